@@ -1,8 +1,13 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""BTRFS_IOC_TREE_SEARCH_V2: the bytes that a file occupies on the disk.
+"""The bytes of a file on the disk, and the snapshots of a subvolume, also for a process without CAP_SYS_ADMIN.
 
 An extent counts once and as a whole, even if the file refers only to a small part of it. compsize(8) and df(1) count
-the same way; st_blocks does not.
+the same way; st_blocks does not. FIEMAP cannot replace BTRFS_IOC_TREE_SEARCH_V2: for 40 archives, an estimate by
+physical addresses was up to 18% wrong before a rewrite, and more than 15% wrong for 27 of them after it.
+
+The service has no CAP_SYS_ADMIN. It sends a file descriptor to journalkeeper-measure.socket, whose unit has only that
+capability, and receives the number. One connection serves one question. Only root may ask, so the unit accepts the
+descriptor of any file.
 
 Source: linux/btrfs.h, linux/btrfs_tree.h; fs/btrfs/ioctl.c, btrfs_ioctl_tree_search_v2 and search_ioctl.
 """
@@ -10,9 +15,13 @@ Source: linux/btrfs.h, linux/btrfs_tree.h; fs/btrfs/ioctl.c, btrfs_ioctl_tree_se
 from __future__ import annotations
 
 import os
+import socket
 import struct
+import sys
 from collections.abc import Iterator
+from contextlib import suppress
 
+from journalkeeper.btrfs import volume
 from journalkeeper.btrfs.kernel import ioctl
 
 BTRFS_IOC_TREE_SEARCH_V2 = 0xC0709411
@@ -33,6 +42,12 @@ ITEM = struct.Struct("<20xBQQ")
 BUFFER_BYTES = 64 << 10
 
 LAST = 2**64 - 1
+
+SOCKET = "/run/journalkeeper-measure"
+ANSWER_S = 10.0
+"""The longest wait for an answer. The unit starts in 0.2 s, and its TimeoutStartSec= is as long as this."""
+
+ANSWER_BYTES = 32
 
 
 def read_disk_bytes(fd: int) -> int | None:
@@ -68,3 +83,48 @@ def _list_parts(fd: int) -> Iterator[tuple[int, int]]:
             offset = item_offset + 1
         if not items:
             return
+
+
+QUESTIONS = {b"?": read_disk_bytes, b"s": volume.count_snapshots}
+
+
+def measure_disk_bytes(fd: int, path: str = SOCKET) -> int | None:
+    """Return the disk usage of `fd` in bytes as compsize(8), None without CAP_SYS_ADMIN and an answer at `path`."""
+    return _measure_or_ask(b"?", fd, path)
+
+
+def measure_snapshots(fd: int, path: str = SOCKET) -> int | None:
+    """Return the number of snapshots of the subvolume of `fd`, or None if it is unknown, as in `measure_disk_bytes`."""
+    return _measure_or_ask(b"s", fd, path)
+
+
+def _measure_or_ask(question: bytes, fd: int, path: str) -> int | None:
+    """Measure, or ask the unit at `path` without the capability; None without a number from it in ANSWER_S."""
+    found = QUESTIONS[question](fd)
+    if found is not None:
+        return found
+    # The outcome of the work does not depend on this number.
+    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as channel:
+        channel.settimeout(ANSWER_S)
+        channel.connect(path)
+        socket.send_fds(channel, [question], [fd])
+        answer = channel.recv(ANSWER_BYTES)
+        return int(answer) if answer.isdigit() else None
+    return None
+
+
+def main() -> int:
+    """Answer the question on standard input, a connection that a socket unit with Accept=yes passes.
+
+    The question is a byte of QUESTIONS with a descriptor. The answer is a number as text, or "None" without
+    CAP_SYS_ADMIN. Print an OSError and return 1, else return 0.
+    """
+    try:
+        with socket.socket(fileno=os.dup(0)) as connection:
+            question, descriptors, _, _ = socket.recv_fds(connection, 1, 1)
+            for fd in descriptors:
+                connection.send(str(QUESTIONS[question](fd)).encode())
+    except OSError as error:
+        sys.stderr.write(f"journalkeeper: cannot measure: {error}\n")
+        return 1
+    return 0

@@ -62,13 +62,13 @@ def is_roots(path: str) -> bool:
 def main(argv: list[str] | None = None) -> int:
     """Run the command in `argv`, by default that of sys.argv, and return the exit status. Errors go to stderr.
 
-    The single word --measure, which only a unit of the service uses, runs `disk_usage.main` and no command.
+    The single word --measure, which only a unit of the service uses, runs `disk.main` and no command.
     """
     words = sys.argv[1:] if argv is None else argv
     if words == ["--measure"]:
-        from journalkeeper.observe import disk_usage  # noqa: PLC0415 - a unit of its own, of 15 MiB
+        from journalkeeper.btrfs import disk  # noqa: PLC0415 - a unit of its own, of 15 MiB
 
-        return disk_usage.main()
+        return disk.main()
     ignore_strangers()
     from journalkeeper.cli import program  # noqa: PLC0415 - for commands
 

@@ -21,7 +21,6 @@ from journalkeeper.model import Action, Instance, JournalFile, Kind, Outcome, Re
 from journalkeeper.model.run import Done, Found
 from journalkeeper.model.sentences import describe_gain
 from journalkeeper.model.units import explain_lost_level, parse_compression
-from journalkeeper.observe import disk_usage
 from journalkeeper.policy.cost import is_useless_rewrite
 
 REASON_OF_ERRNO: Final = {
@@ -208,5 +207,5 @@ def _read_found(held: VerifiedFile, *, mapped: bool) -> Found:
     """
     fd, active, status = held.fd, held.file.kind is Kind.ACTIVE, os.fstat(held.fd)
     extents = placement.count(fd, sync=not active) if mapped else min(held.file.extents.total, fiemap.count_rows(fd))
-    disk_bytes = disk.read_disk_bytes(fd) if active else disk_usage.measure_disk_bytes(fd)
+    disk_bytes = disk.read_disk_bytes(fd) if active else disk.measure_disk_bytes(fd)
     return Found(status.st_ino, status.st_size, status.st_mtime_ns, extents, disk_bytes)

@@ -21,14 +21,13 @@ import os
 import time
 from typing import Final
 
-from journalkeeper.btrfs import inode, placement
+from journalkeeper.btrfs import disk, inode, placement
 from journalkeeper.btrfs.volume import read_mount_options
 from journalkeeper.execute.verified_file import Failed, Refused, hold
 from journalkeeper.journald import control, journal_file, layout, opening
 from journalkeeper.model import Instance, JournalFile, Reason, Rotation, State
 from journalkeeper.model.errors import FileError, KeeperError
 from journalkeeper.model.run import Found
-from journalkeeper.observe import disk_usage
 
 FINISHED_S: Final = 5.0
 """How long to wait for journald to finish the archive. A slow disk may take longer, and other programs commit, too."""
@@ -46,7 +45,7 @@ def set_nocow(instance: Instance, reason: Reason) -> None:
         status = os.fstat(fd)
         if (status.st_dev, status.st_ino) != (instance.device, instance.inode):
             raise Refused(Reason.CHANGED, "the name now leads to another directory")
-        if reason is Reason.NO_REDUNDANCY and disk_usage.count_snapshots(fd):
+        if reason is Reason.NO_REDUNDANCY and disk.measure_snapshots(fd):
             raise Refused(Reason.SNAPSHOTS, "a snapshot of its subvolume was taken after the look")
         if not inode.set_nocow(fd):
             raise Failed(Reason.NOT_TAKEN, "the kernel reported success but did not set the attribute C")

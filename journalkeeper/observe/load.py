@@ -23,7 +23,7 @@ from journalkeeper.journald import layout, opening
 from journalkeeper.journald.journal_file import Entry, WallClock, read_newest
 from journalkeeper.model import JournalFile, Kind
 from journalkeeper.model.units import quantile
-from journalkeeper.observe.disk_usage import read_text
+from journalkeeper.observe.snapshot_tools import read_text
 
 ENTRIES: Final = 16
 """The number of newest entries that are read at a time between two pieces of work."""

@@ -19,14 +19,14 @@ from contextlib import suppress
 from functools import partial
 from typing import Final, NamedTuple
 
-from journalkeeper.btrfs import fiemap, inode, placement
+from journalkeeper.btrfs import disk, fiemap, inode, placement
 from journalkeeper.btrfs.volume import read_volume, require_btrfs
 from journalkeeper.journald import control, layout, opening
 from journalkeeper.journald.layout import Directory, Listing
 from journalkeeper.model import Extents, Instance, JournalFile, Kind, Reason, State, Volume
 from journalkeeper.model.errors import FileError, InternalError, NotBtrfsError, catch_errors
 from journalkeeper.model.units import DAY_US
-from journalkeeper.observe import disk_usage, file_row
+from journalkeeper.observe import file_row, snapshot_tools
 from journalkeeper.observe.file_row import UnfitFileError
 
 COARSE_NS: Final = 1_000_000_000
@@ -226,8 +226,8 @@ class Observer:
         """Return `volume` with its number of snapshots, or their tool if that is unknown. Ask once per SHARED_US."""
         key = volume.uuid, volume.subvolume
         if key not in self._snapshots:
-            number = disk_usage.count_snapshots(fd)
-            tool = disk_usage.find_tool(volume.device) if number is None else ""
+            number = disk.measure_snapshots(fd)
+            tool = snapshot_tools.find_tool(volume.device) if number is None else ""
             self._snapshots[key] = number, tool
         number, tool = self._snapshots[key]
         return volume._replace(snapshots=number, snapshot_tool=tool)

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Maps, counts, disk bytes and flags of real files are those of filefrag(8), compsize(8) and lsattr(1)."""
+"""Maps, counts, disk bytes and flags of real files are those of filefrag(8), compsize(8) and lsattr(1).
+
+The unit journalkeeper-measure measures for a process without the right.
+"""
 
 from __future__ import annotations
 
@@ -7,23 +10,30 @@ import mmap
 import os
 import random
 import re
+import socket
+import subprocess
+import sys
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from journalkeeper.btrfs import fiemap, inode, placement
+from journalkeeper.btrfs import disk, fiemap, inode, placement
 from journalkeeper.btrfs.defrag import HAS_LEVELS, defrag_range
 from journalkeeper.btrfs.disk import read_disk_bytes
 from journalkeeper.btrfs.inode import set_nocow
 from journalkeeper.btrfs.writeback import sync_file_range, wait_writeback
+from journalkeeper.journald.opening import open_directory
 from journalkeeper.model import MIB
 from journalkeeper.model.units import Compression
 from journalkeeper.probe import scratch_volume as lab
-from journalkeeper.probe.scratch_volume import run
+from journalkeeper.probe.scratch_volume import ScratchVolume, run
 from tests.btrfs.journals import look
 from tests.journal_files import FALLOC_FL_KEEP_SIZE, PAGE, fallocate, punch_hole, put, scatter, write_out
+from tests.nobody import as_nobody
 from tests.patience import TRIES, eventually
 from tests.volumes import disk_bytes, extents
 
@@ -407,3 +417,95 @@ def test_nocow_is_set_on_an_empty_file_only(make_file: MakeFile, place: Path, co
     assert inode.set_nocow(fd) is nocow
     assert inode.get_flags(fd) & ~inode.FS_NOCOW_FL == inode.FS_NODUMP_FL | inode.FS_SYNC_FL
     assert set(run("lsattr", "-d", place / "file").split()[0]) - {"-"} == {"S", "d", *("C" * nocow)}
+
+
+# journalkeeper-measure
+
+
+PROGRAM = (sys.executable, "-m", "journalkeeper", "--measure")
+UNPRIVILEGED = ("setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin", *PROGRAM)
+
+
+class Unit:
+    """A socket with Accept=yes, as systemd serves it, for one connection. `path` is its address."""
+
+    def __init__(self) -> None:
+        self.path = f"\0journalkeeper-test-{os.urandom(8).hex()}"
+        self.listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.listening.bind(self.path)
+        self.listening.listen()
+
+    def serve(self, *words: str, question: Callable[[], int | None]) -> tuple[int | None, str]:
+        """Ask `question`, and run the command `words` to answer it. Return the answer, and the command's stderr."""
+        said: list[str] = []
+
+        def answer() -> None:
+            connection, _ = self.listening.accept()
+            with connection:
+                done = subprocess.run(words, stdin=connection.fileno(), stderr=subprocess.PIPE, text=True, check=False)
+            said.append(done.stderr)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        answered = question()
+        thread.join()
+        return answered, said[0]
+
+    def close(self) -> None:
+        self.listening.close()
+
+
+@pytest.fixture
+def unit() -> Iterator[Unit]:
+    with closing(Unit()) as unit:
+        yield unit
+
+
+@pytest.fixture
+def archive(place: Path, journal_bytes: bytes) -> Iterator[int]:
+    with put(place, journal_bytes).open("rb") as file:
+        yield file.fileno()
+
+
+def ask(fd: int, path: str) -> int | None:
+    """Ask the unit at `path` for the disk bytes of `fd`, without the right to ask the disk."""
+    return as_nobody(lambda: disk.measure_disk_bytes(fd, path))
+
+
+def test_a_process_without_the_right_gets_the_number_of_snapshots(volume: ScratchVolume, unit: Unit) -> None:
+    run("btrfs", "subvolume", "snapshot", volume.mountpoint, volume.mountpoint / "snapshot")
+    with open_directory(str(volume.mountpoint)) as fd:
+        for words, number in ((PROGRAM, 1), (UNPRIVILEGED, None)):
+            question = partial(as_nobody, partial(disk.measure_snapshots, fd, unit.path))
+            assert unit.serve(*words, question=question) == (number, "")
+        assert as_nobody(lambda: disk.measure_snapshots(fd, "/nowhere")) is None
+
+
+def test_a_process_with_the_right_does_not_ask_the_unit(archive: int) -> None:
+    assert disk.measure_disk_bytes(archive, "/nowhere") == read_disk_bytes(archive)
+
+
+def test_a_unit_without_the_right_has_no_answer(archive: int, unit: Unit) -> None:
+    assert unit.serve(*UNPRIVILEGED, question=lambda: ask(archive, unit.path)) == (None, "")
+
+
+def test_a_file_that_the_unit_cannot_measure_has_no_answer_and_an_error_in_the_log(unit: Unit) -> None:
+    def question() -> int | None:
+        with open("/proc/self/stat", "rb") as file, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as channel:
+            channel.connect(unit.path)
+            socket.send_fds(channel, [b"?"], [file.fileno()])
+            return len(channel.recv(disk.ANSWER_BYTES))
+
+    answered, said = unit.serve(*PROGRAM, question=question)
+    assert answered == 0
+    assert said.startswith("journalkeeper: cannot measure: [Errno 25]")
+
+
+@pytest.mark.parametrize("path", ["/nowhere", "\0journalkeeper-test-nobody-listens"])
+def test_without_the_unit_the_disk_is_unknown(archive: int, path: str) -> None:
+    assert ask(archive, path) is None
+
+
+def test_the_wait_for_an_answer_ends(archive: int, unit: Unit, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk, "ANSWER_S", 0.2)
+    assert ask(archive, unit.path) is None

@@ -22,8 +22,8 @@ from journalkeeper.journald import control, layout, opening
 from journalkeeper.model import KIB, MIB, JournalFile, Kind, Outcome, Reason, Request, Result, Verb
 from journalkeeper.model.errors import UsageError
 from journalkeeper.observe import flushes, observer
-from journalkeeper.observe.disk_usage import find_tool
 from journalkeeper.observe.observer import Observer
+from journalkeeper.observe.snapshot_tools import find_tool
 from journalkeeper.policy.flush_timer import FlushTimer
 from journalkeeper.probe.bed import Bed
 from journalkeeper.probe.scratch_volume import ScratchVolume, run
