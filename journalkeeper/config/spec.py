@@ -15,6 +15,7 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import Field, GetCoreSchemaHandler, TypeAdapter
 from pydantic_core import CoreSchema, core_schema
 
+from journalkeeper.config import weekly
 from journalkeeper.model import units
 
 parse_bool = TypeAdapter(bool).validate_python
@@ -32,7 +33,7 @@ class Form(StrEnum):
     PERCENT = "a percentage such as 40%"
     SIZE = "a size in bytes such as 64M"
     SPAN = "a time span such as 10s or 1h 30min"
-    WEEKLY = units.WEEKLY_ALLOWED
+    WEEKLY = weekly.ALLOWED
     WORD = "one of"
 
 
@@ -127,7 +128,7 @@ READERS: dict[Form, Callable[[str], object]] = {
     Form.PERCENT: lambda text: _parse_count(text.removesuffix("%")),
     Form.SIZE: units.parse_size,
     Form.SPAN: units.parse_span_us,
-    Form.WEEKLY: lambda text: units.parse_weekly(text) and text,
+    Form.WEEKLY: lambda text: weekly.parse_weekly(text) and text,
     Form.WORD: str,
 }
 """The function that reads each form, except PATHS."""

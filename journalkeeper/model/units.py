@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from functools import cache
 from typing import Final, NamedTuple, TypeVar
 
 Number = TypeVar("Number", int, float)
@@ -34,7 +33,6 @@ MAX_TEXT = 1000
 
 SIZE_ALLOWED = "a size in bytes, or with K, M, G, T, P, E to the base 1024: 512K, 128M, 1.5G"
 SPAN_ALLOWED = "a time span: 30s, 5min, 1h 30min, 500ms, infinity; a plain number is seconds"
-WEEKLY_ALLOWED = "spans of a day such as Mon..Fri 08:00..12:00 13:00..18:00 Sat,Sun 22:00..07:30, not the whole week"
 
 SIZE_UNITS = {**{suffix: 1 << 10 * (6 - place) for place, suffix in enumerate("EPTGMK")}, "B": 1, "": 1}
 # Patterns are compiled when first used (and kept by re): a tool that starts often prints more than it reads.
@@ -70,7 +68,7 @@ def parse_size(text: str) -> int:
     Raises: ValueError with the permitted forms, also for a sum beyond 2^64-1. Source: systemd's parse_size().
     """
     total, units = 0, list(SIZE_UNITS)
-    for whole, decimals, unit in _split_terms(_SIZE_TERM, text, SIZE_ALLOWED):
+    for whole, decimals, unit in split_terms(_SIZE_TERM, text, SIZE_ALLOWED):
         total += int(Fraction(f"{whole}.{decimals}0") * SIZE_UNITS[unit])
         if total > U64_MAX or unit not in units:
             raise ValueError(SIZE_ALLOWED)
@@ -78,7 +76,7 @@ def parse_size(text: str) -> int:
     return total
 
 
-def _split_terms(term: str, text: str, allowed: str) -> list[tuple[str, ...]]:
+def split_terms(term: str, text: str, allowed: str) -> list[tuple[str, ...]]:
     """Return the groups of the matches of `term` that make up `text`. A group that did not match is "".
 
     Raises: ValueError with `allowed` for any other text, also if it is empty or longer than MAX_TEXT.
@@ -97,50 +95,11 @@ def parse_span_us(text: str) -> int:
     if text.strip(" \t\n\r") == "infinity":
         return INFINITY_US
     total = 0
-    for whole, decimals, only_decimals, word in _split_terms(_SPAN_TERM, text.rstrip(" \t\n\r"), SPAN_ALLOWED):
+    for whole, decimals, only_decimals, word in split_terms(_SPAN_TERM, text.rstrip(" \t\n\r"), SPAN_ALLOWED):
         total += int(Fraction(f"{whole or 0}.{decimals or only_decimals}0") * _SPAN_WORDS[word or "s"])
         if total >= INFINITY_US:
             raise ValueError(SPAN_ALLOWED)
     return total
-
-
-_NAMES: Final = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
-_DAYS: Final = {name[:length]: number for number, name in enumerate(_NAMES) for length in (3, len(name))}
-_CLOCK: Final = r"([01]?[0-9]|2[0-3]):([0-5][0-9])"
-_WEEKLY_TERM: Final = rf"[ \t]*(?:([A-Za-z.,]+)[ \t]+)?{_CLOCK}\.\.(?:{_CLOCK}|24:00)(?=[ \t]|\Z)"
-DAY_MINUTES: Final = 24 * 60
-WEEK_MINUTES: Final = 7 * DAY_MINUTES
-
-
-@cache
-def parse_weekly(text: str) -> frozenset[int]:
-    """Return the minutes of the week in "Mon..Fri 08:00..18:00 Sat,Sun 22:00..07:30"; 0 is on Monday at 00:00.
-
-    Weekdays (in the form of systemd.time(7)) apply to the spans after them; spans at the beginning are on each day. A
-    span whose end is not after its beginning ends on the next day; 24:00 may end a span.
-
-    Raises: ValueError with the permitted form, also if the whole week is in `text`.
-    """
-    minutes, days = set[int](), set(range(7))
-    for names, hour, minute, end_hour, end_minute in _split_terms(_WEEKLY_TERM, text, WEEKLY_ALLOWED):
-        days = _parse_days(names) if names else days
-        begin, end = int(hour) * 60 + int(minute), int(end_hour or 24) * 60 + int(end_minute or 0)
-        length = (end - begin - 1) % DAY_MINUTES + 1
-        minutes |= {(day * DAY_MINUTES + begin + one) % WEEK_MINUTES for day in days for one in range(length)}
-    if len(minutes) == WEEK_MINUTES:
-        raise ValueError(WEEKLY_ALLOWED)
-    return frozenset(minutes)
-
-
-def _parse_days(word: str) -> set[int]:
-    """Return the weekdays in "Mon..Fri,Sun", from 0 for Monday. A range may pass Sunday. Raises: ValueError."""
-    days = set[int]()
-    for part in word.lower().split(","):
-        ends = [_DAYS.get(name, -1) for name in part.split("..", 1)]
-        if min(ends) < 0:
-            raise ValueError(WEEKLY_ALLOWED)
-        days |= {(ends[0] + one) % 7 for one in range((ends[-1] - ends[0]) % 7 + 1)}
-    return days
 
 
 def format_size(size_bytes: int) -> str:

@@ -7,12 +7,12 @@ the time of the next attempt, if that time is known.
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Final
 
 from journalkeeper.config import Config
+from journalkeeper.config.weekly import find_weekly_end
 from journalkeeper.model import Action, JournalFile, Outcome, Reason, Refusal, Request, Result, Skip, Volume, Window
-from journalkeeper.model.units import DAY_MINUTES, MINUTE_US, SECOND_US, TIME_LIMIT_US, format_span, parse_weekly
+from journalkeeper.model.units import MINUTE_US, SECOND_US, format_span
 from journalkeeper.policy.case import Case
 
 AGAIN_US: Final = 60 * MINUTE_US
@@ -84,23 +84,10 @@ def find_rest(now_us: int, request: Request, config: Config, *, on_battery: bool
         return None
     if on_battery and not config.window.on_battery:
         return Reason.BATTERY, "the host runs on battery (OnBattery=no)", now_us + LATER_US
-    end = find_quiet_end(now_us, config.window.quiet_hours)
+    end = find_weekly_end(now_us, config.window.quiet_hours)
     if end is None:
         return None
     return Reason.QUIET_HOURS, f"until {end:%a %H:%M} (QuietHours=)", int(end.timestamp()) * SECOND_US
-
-
-def find_quiet_end(now_us: int, quiet_hours: str) -> datetime | None:
-    """Return when the weekly `quiet_hours` of now end, a whole minute as naive local time; None outside of them.
-
-    Each minute is looked up by the wall clock, so that a switch to or from summer time needs no rule.
-    """
-    quiet = parse_weekly(quiet_hours) if quiet_hours else frozenset[int]()
-    for begin_s in range(now_us // MINUTE_US * 60, TIME_LIMIT_US // SECOND_US, 60):
-        now = datetime.fromtimestamp(begin_s)
-        if now.weekday() * DAY_MINUTES + now.hour * 60 + now.minute not in quiet:
-            return now if begin_s * SECOND_US > now_us else None
-    return None
 
 
 def wait_for_window(path: str, window: Window) -> Skip | None:

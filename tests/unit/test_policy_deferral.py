@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from journalkeeper.config import Config
+from journalkeeper.config.weekly import find_weekly_end
 from journalkeeper.model import Action, JournalFile, Kind, Plan, Reason, Refusal, Request, Result, Rotation, State, Verb
 from journalkeeper.model.units import MINUTE_US, SECOND_US
-from journalkeeper.policy.deferral import AGAIN_US, LATER_US, SOON_US, find_quiet_end, remember
+from journalkeeper.policy.deferral import AGAIN_US, LATER_US, SOON_US, remember
 from journalkeeper.policy.plan import plan
 from tests.hosts import DIRECTORY, NOW_US, configured, extents, file, host, instance, outcome, volume
 
@@ -208,5 +209,5 @@ CHANGE = "02:30..04:30"
 )
 def test_quiet_hours_are_of_the_wall_clock(local: Callable[[str], None], quiet: str, now: str, end: str | None) -> None:
     local("CET-1CEST,M3.5.0,M10.5.0/3")
-    found = find_quiet_end(round(datetime.fromisoformat(now).timestamp() * 1e6), quiet)
+    found = find_weekly_end(round(datetime.fromisoformat(now).timestamp() * 1e6), quiet)
     assert (None if found is None else f"{found:%Y-%m-%d %H:%M:%S}") == end
