@@ -54,9 +54,8 @@ ERROR, WARNING, INFO = 3, 4, 6
 SAY_AGAIN_S: Final = 86400.0
 """A condition that lasts is logged once a day, because every logged line is one more flush to wake up for."""
 
-BUG: Final = "bug "
-LASTING: Final = frozenset({"bus", "health", "waiting"})
-"""Topics, and before a place in the code the first word of topics, that no run forgets."""
+FORGET_S: Final = 2 * SAY_AGAIN_S
+"""A condition is over that was not logged again in this time."""
 
 LASTING_REASONS: Final = {
     **dict.fromkeys((*nocow.UNWANTED, Reason.IO_ERROR, Reason.REFUSED), WARNING),
@@ -105,15 +104,13 @@ class Log:
         self._path = path
         self._said: dict[str, tuple[str, float]] = {}
 
-    def say(
-        self, priority: int, sentence: str, event: Event = Event.CONDITION, *, outcome: Outcome | None = None
-    ) -> None:
+    def say(self, priority: int, sentence: str, event: Event | Outcome = Event.CONDITION) -> None:
         """Log a sentence with a syslog priority: 3 error, 4 warning, 6 information. Never wait, and raise no OSError.
 
-        With an `outcome`, the entry gets its numbers as fields, and its result replaces `event`.
+        An outcome is the event of its result, and the entry gets its numbers as fields.
         """
-        about = {} if outcome is None else make_fields(outcome)
-        kind = event if outcome is None else Event[outcome.result.name]
+        about = make_fields(event) if isinstance(event, Outcome) else {}
+        kind = Event[event.result.name] if isinstance(event, Outcome) else event
         fields = {"MESSAGE": sentence, "PRIORITY": str(priority), "MESSAGE_ID": str(kind)}
         with suppress(OSError):  # EAGAIN: a full queue; ENOENT, ECONNREFUSED: nobody there; EPIPE
             if self._path is None:
@@ -125,16 +122,14 @@ class Log:
                     sender.setblocking(False)  # noqa: FBT003 - its only argument
                     sender.sendto(encode({**fields, "SYSLOG_IDENTIFIER": "journalkeeper", **about}), self._path)
 
-    def log(
-        self, about: str, priority: int, sentence: str, *, same: str | None = None, outcome: Outcome | None = None
-    ) -> None:
+    def log(self, about: str, priority: int, sentence: str, same: str = "", outcome: Outcome | None = None) -> None:
         """Log `sentence`, unless the last sentence (or key `same`) on the topic `about` was equal and less than a day
         old.
         """
         last, when_s = self._said.get(about, ("", 0.0))
         if last != (same or sentence) or time.monotonic() - when_s >= SAY_AGAIN_S:
             self._said[about] = same or sentence, time.monotonic()
-            self.say(priority, sentence, outcome=outcome)
+            self.say(priority, sentence, outcome or Event.CONDITION)
 
     def log_end(self, about: str, sentence: str) -> None:
         """Log `sentence`, which reports the end of a condition, if the condition `about` was logged before."""
@@ -145,7 +140,7 @@ class Log:
         """Log an unexpected exception, whose effect is `what`, with its traceback, once a day for its place."""
         place = f"{type(error).__name__} {traceback.extract_tb(error.__traceback__)[-1:]}"
         trace = "".join(traceback.format_exception(error)).rstrip()
-        self.log(f"{BUG}{place}", ERROR, f"{what}: bug in journalkeeper, please report it:\n{trace}", same=place)
+        self.log(place, ERROR, f"{what}: bug in journalkeeper, please report it:\n{trace}", same=place)
 
     def log_results(self, report: Report) -> None:
         """Log the notices of a run or job, and each outcome that is done or whose reason is not PASSING: once a day."""
@@ -161,8 +156,7 @@ class Log:
     def log_run(self, report: Report, directories: Iterable[str], missing: tuple[str, ...]) -> None:
         """Log the notices, outcomes and lasting skips of a service's run, and the `missing` directories.
 
-        A topic is logged again after a day, if its content changes, or if it returns. The numbers of an outcome do not
-        count.
+        A topic is logged again after a day, or if its content changes. The numbers of an outcome do not count.
         """
         self.log_results(report)
         for skip in report.plan.skipped:
@@ -172,9 +166,8 @@ class Log:
             self.log("waiting", INFO, f"waiting for {' and '.join(missing)} to appear")
         else:
             self.log_end("waiting", f"{' and '.join(directories)}: found again")
-        kept = {*LASTING, *report.notices, *(action.path for action in report.plan.actions)}
-        kept.update(skip.path for skip in report.plan.skipped if skip.path in self._said)
-        self._said = {about: said for about, said in self._said.items() if about in kept or about.startswith(BUG)}
+        now_s = time.monotonic()
+        self._said = {about: said for about, said in self._said.items() if now_s - said[1] < FORGET_S}
 
 
 class Notify:

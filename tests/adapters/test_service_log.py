@@ -54,7 +54,7 @@ def test_a_sentence_bears_priority_event_and_identifier(log: Log, journald: sock
 
 
 def test_an_outcome_bears_its_numbers_and_nothing_unknown(log: Log, journald: socket.socket) -> None:
-    log.say(6, "mended", outcome=OUTCOME)
+    log.say(6, "mended", OUTCOME)
     fields = received(journald)
     ours = {name.removeprefix("JOURNALKEEPER_"): value for name, value in fields.items() if "KEEPER_" in name}
     assert fields["MESSAGE_ID"] == Event.DONE

@@ -222,7 +222,7 @@ def test_no_name_reaches_a_field_of_the_log_raw(journald: socket.socket, name: s
     """`journalctl -x` puts JOURNALKEEPER_FILE into the catalog's text as it is (catalog_get, replace_var)."""
     log = Log(str(journald.getsockname()))
     done = outcome(name)
-    log.say(3, f"{done.path}: rewrite failed {done.detail}", outcome=done)
+    log.say(3, f"{done.path}: rewrite failed {done.detail}", done)
     sent = journald.recv(1 << 20).decode("utf-8", "surrogateescape")
     lines = sent.removesuffix("\n").split("\n")
     assert [line for line in lines if RAW.search(line) or "=" not in line] == []
