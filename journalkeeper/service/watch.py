@@ -39,17 +39,12 @@ READ_BYTES: Final = 64 * 1024
 COALESCE_S: Final = 0.1
 """Events within this time become one change: a rotation is a dozen events within a few milliseconds."""
 
-GONE: Final = pyinotify.IN_IGNORED | pyinotify.IN_UNMOUNT | pyinotify.IN_DELETE_SELF | pyinotify.IN_MOVE_SELF
-NAMES: Final = (
-    pyinotify.IN_CREATE
-    | pyinotify.IN_DELETE
-    | pyinotify.IN_MOVED_FROM
-    | pyinotify.IN_MOVED_TO
-    | pyinotify.IN_DELETE_SELF
-    | pyinotify.IN_MOVE_SELF
-)
+GONE: Final = pyinotify.IN_IGNORED | pyinotify.IN_MOVE_SELF
+"""The kernel reports IN_IGNORED for each watch that a removal or an unmount ends."""
 
-WATCHED: Final = NAMES | pyinotify.IN_MODIFY | pyinotify.IN_ONLYDIR
+NAMES: Final = pyinotify.IN_CREATE | pyinotify.IN_DELETE | pyinotify.IN_MOVED_FROM | pyinotify.IN_MOVED_TO
+
+WATCHED: Final = NAMES | pyinotify.IN_MOVE_SELF | pyinotify.IN_MODIFY | pyinotify.IN_ONLYDIR
 
 
 class Change(NamedTuple):
@@ -202,14 +197,10 @@ class DirectoryWatch:
         if mask & pyinotify.IN_Q_OVERFLOW:
             return Change(frozenset(self.watches.directories.values()), rescan=True)
         directory = self.watches.directories[number]
-        if mask & (GONE | pyinotify.IN_ISDIR):
-            return Change(rescan=True)
         journal = layout.classify(os.fsdecode(padded_name.rstrip(b"\0")))
-        if journal is None:
-            return NOTHING
-        if mask & NAMES:
+        if mask & (GONE | pyinotify.IN_ISDIR) or (journal is not None and mask & NAMES):
             return Change(rescan=True)
-        return Change(frozenset({directory})) if journal.kind is Kind.ACTIVE else NOTHING
+        return Change(frozenset({directory})) if journal is not None and journal.kind is Kind.ACTIVE else NOTHING
 
 
 def _explain_kernel_error(error: Exception, limit: str) -> str:
