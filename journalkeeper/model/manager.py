@@ -128,7 +128,7 @@ class Manager(NamedTuple):
     while it is unknown.
     """
     budget_left_bytes: Annotated[Count | None, Key(none=U64_MAX)] = None
-    """Bytes that may still be written in these 24 hours. Without a limit and before the first look it is
+    """Bytes that may still be written in these 24 hours. Without a limit, and until a look finds a journal, it is
     18446744073709551615 on the bus, and null in JSON.
     """
     intake_delay_p99_us: Annotated[Span | None, Key(none=0)] = None

@@ -36,9 +36,6 @@ from journalkeeper.service.log import ERROR, INFO, WARNING, Event, Log, Notify
 from journalkeeper.service.watch import DirectoryWatch, watch_directories
 from journalkeeper.service.worker import RETRY_S, WRONG, Worker
 
-SOON_S: Final = 0.1
-"""The least time between two cycles that no event caused."""
-
 BUS_S: Final = 5.0  # a bus that does not answer keeps nobody waiting for longer
 
 STUCK_S: Final = 120.0
@@ -167,17 +164,13 @@ class Daemon:
         Raises: as Worker.look; KeeperError without `lock`.
         """
         message = await self._worker.run(partial(self._worker.look, lock.renew))
-        now_s, wait_s = time.monotonic(), inf
-        match message:
-            case snapshots.Looked():
-                self.log.log_run(message.report, self._state.directories, message.findings.missing)
-                wait_s = max(message.wait_s, SOON_S)
-            case snapshots.RunFailed():
-                wait_s = RETRY_S
-            case snapshots.NotOnBtrfs(path):  # A check will find a mount; until then there is nothing to do.
-                self.log.log("foreign", INFO, describe_foreign([path]))
-        if self._watch.watches.problem:
-            wait_s = min(wait_s, RETRY_S)
+        failed = isinstance(message, snapshots.RunFailed) or self._watch.watches.problem
+        now_s, wait_s = time.monotonic(), RETRY_S if failed else inf
+        if isinstance(message, snapshots.Looked):
+            self.log.log_run(message.report, self._state.directories, message.findings.missing)
+            wait_s = min(wait_s, message.wait_s)
+        elif isinstance(message, snapshots.NotOnBtrfs):  # A check will find a mount; until then there is nothing to do.
+            self.log.log("foreign", INFO, describe_foreign([message.path]))
         self._look_at_s = min(self._look_at_s, now_s + wait_s)
         self._apply(message)
 
@@ -264,8 +257,7 @@ class Daemon:
         if health != "unknown" and not state.working:
             self._notify.set_status(state.headline)
         if problems := state.verdict.problems:
-            words = " ".join(finding.word for finding in problems)
-            self.log.log("health", WARNING, state.headline, same=words)
+            self.log.log("health", WARNING, state.headline, same=" ".join(finding.word for finding in problems))
         elif health == "ok":
             self.log.log_end("health", f"no problem is left. {state.headline}")
         if health != before.verdict.health and not self._stopping:
@@ -302,10 +294,9 @@ class Daemon:
             self._change_present(silent=silent)
 
     def snapshot(self) -> snapshots.Snapshot:
-        """Return the state of the service, with the present windows. `working` is True also while a job runs."""
-        working = self._state.working or any(job.state != "queued" for job in self.jobs.queue)
+        """Return the state of the service, with the present windows. `working` is True also while there are jobs."""
         windows = tuple(at(one, now_us()) for one in self._state.windows)
-        return self._state._replace(working=working, windows=windows)
+        return self._state._replace(working=self._state.working or bool(self.jobs.queue), windows=windows)
 
     async def plan(self, request: Request) -> Plan:
         """Return the plan for a caller. Raises: KeeperError, OSError as Engine.plan.

@@ -12,7 +12,7 @@ from journalkeeper.health.finding import FIRST_LOOK, Verdict
 from journalkeeper.health.verdict import describe_files, describe_foreign, find_failures, judge_present, still_failing
 from journalkeeper.model import Action, JournalFile, Outcome, Result, Skip, Volume, Window
 from journalkeeper.model.manager import Manager
-from journalkeeper.model.run import Progress, Report
+from journalkeeper.model.run import Counters, Progress, Report
 
 Doing = Action | Skip | Outcome
 
@@ -38,11 +38,12 @@ class Snapshot(NamedTuple):
     """The state of the service. `working` is True while files are worked on; `verdict` judges `present`.
 
     `windows` are those of the last look at the flush timers. `last_run_us` is the time of the last action since the
-    service started, and the bytes are the sums of all.
+    service started, and the bytes are the sums of all. `counters` are those of the last look.
     """
 
     directories: tuple[str, ...]
     findings: Findings | None = None
+    counters: Counters | None = None
     last_run_us: int = 0
     bytes_written: int = 0
     bytes_reclaimed: int = 0
@@ -81,6 +82,7 @@ def make_manager(snapshot: Snapshot) -> Manager:
     """Return the D-Bus properties from the snapshot and its `findings.known`, whose values are None before a look."""
     word, reason = describe_state(snapshot)
     known = Manager() if snapshot.findings is None else snapshot.findings.known
+    counters = snapshot.counters
     return known._replace(
         version=__version__,
         health=snapshot.verdict.health,
@@ -94,6 +96,7 @@ def make_manager(snapshot: Snapshot) -> Manager:
         last_run_us=snapshot.last_run_us,
         bytes_written=snapshot.bytes_written,
         bytes_reclaimed=snapshot.bytes_reclaimed,
+        bytes_reclaimed_total=None if counters is None else max(0, counters.bytes_reclaimed or 0),
         paused=bool(snapshot.present.paused),
     )
 
@@ -184,9 +187,7 @@ def apply_message(state: Snapshot, message: Message) -> Snapshot:
         case Progressed(job, _):
             state = state._replace(working=state.working or not job)
         case Findings():
-            total = state.findings and state.findings.known.bytes_reclaimed_total
-            known = message.known._replace(bytes_reclaimed_total=total)
-            state = state._replace(findings=message._replace(known=known))
+            state = state._replace(findings=message)
         case Checked(configuration, unwritable, full):
             present = before._replace(configuration=configuration, unwritable=unwritable, full=full)
         case WorkEnded(windows, next_us):
@@ -198,18 +199,16 @@ def apply_message(state: Snapshot, message: Message) -> Snapshot:
                 state = state._replace(last_run_us=when_us, bytes_written=written, bytes_reclaimed=reclaimed)
             failures = [one for one in before.failures if one.path != outcome.path] + find_failures([outcome])
             present = before._replace(failures=tuple(failures))
-        case Looked(findings, run):
+        case Looked(findings, run, report):
             failing = {one.path: one for one in (*still_failing(before.failures, findings.decided), *run.failures)}
             present = run._replace(failures=tuple(failing.values()), **standing)
-            state = state._replace(working=False, findings=findings)
+            state = state._replace(working=False, findings=findings, counters=report.counters)
         case NotOnBtrfs(path):
             present = Present(foreign=path, **standing)
             state = state._replace(working=False, findings=None)
-        case RunFailed(problem, busy=False):
-            present = before._replace(problem=problem, busy="")
-            state = state._replace(working=False)
-        case RunFailed(busy, when_us):
-            since_us = before.busy_since_us if before.busy else when_us
-            present = before._replace(problem="", busy=busy, busy_since_us=since_us)
+        case RunFailed(why, when_us, busy):
+            since_us = when_us if busy and not before.busy else before.busy_since_us
+            problem, holder = ("", why) if busy else (why, "")
+            present = before._replace(problem=problem, busy=holder, busy_since_us=since_us)
             state = state._replace(working=False)
     return state._replace(present=present)

@@ -24,7 +24,7 @@ from journalkeeper.metrics.prometheus import status
 from journalkeeper.model import Host, Outcome, Plan, Reason, Request, Result
 from journalkeeper.model.errors import BusyError, KeeperError, NotBtrfsError, UsageError
 from journalkeeper.model.manager import Manager
-from journalkeeper.model.run import Counters, Report
+from journalkeeper.model.run import Report
 from journalkeeper.model.sentences import NO_JOURNAL
 from journalkeeper.observe.obstacles import Places, find_full, find_obstacles, find_unwritable, list_places, read_mounts
 from journalkeeper.report.retention import summarize_history
@@ -46,7 +46,7 @@ RETRY_S: Final = 60.0
 """The delay after a look that failed, a watch that was refused, or an action that was not done."""
 
 CHANGED_S: Final = 0.3
-"""The delay before a new plan for a file that changed during a run:
+"""The delay before a new plan for a file that changed during a run, and the shortest without an event.
 
 journald's last change to a file that it archives comes up to 250 ms after its last append.
 """
@@ -122,12 +122,17 @@ class Worker:
         return asyncio.wrap_future(future)
 
     def _work_and_post_end(self, work: Callable[[], T]) -> T:
-        """Do what is urgent, then `work`. Post the end, also after an error."""
+        """Do what is urgent, then `work`. Post the end, also after an error, with the engine's windows and next times.
+
+        No time of a look is earlier than LOOK_SHARE of a processor permits.
+        """
         self._do_urgent()
         try:
             return work()
         finally:
-            self._post(self._make_work_ended())
+            flushes, look_us = self.engine.memory.flushes, self.engine.next_flush_look_us()
+            look_at_s = inf if look_us is None else max(look_us / 1e6, self._flush_look_at_s)
+            self._post(snapshot.WorkEnded(*self.engine.windows(), self._look_at_s, look_at_s, flushes.awaiting))
 
     def _drain(self) -> None:
         self._will_drain = False
@@ -189,14 +194,6 @@ class Worker:
         self._flush_look_at_s = charge_cpu(self._flush_look_at_s, time.thread_time() - began_s, time.monotonic())
         return is_due
 
-    def _make_work_ended(self) -> snapshot.WorkEnded:
-        """Return the engine's windows and next times, none earlier than LOOK_SHARE of a processor permits."""
-        look_us = self.engine.next_flush_look_us()
-        look_at_s = inf if look_us is None else max(look_us / 1e6, self._flush_look_at_s)
-        return snapshot.WorkEnded(
-            *self.engine.windows(), self._look_at_s, look_at_s, self.engine.memory.flushes.awaiting
-        )
-
     def look(self, renew: Callable[[], None]) -> snapshot.RunEnded:
         """Call `renew` and `check`, do one complete run, charge the CPU time before its work, and return its result.
 
@@ -233,7 +230,7 @@ class Worker:
         def note_plan(host: Host, plan: Plan) -> None:
             if plan.actions and not job:  # without actions the result follows at once
                 self._planned_cpu_s = time.thread_time()
-                self._post(self._make_findings(host, plan, (), None))
+                self._post(self._make_findings(host, plan, ()))
 
         def do_urgent_and_ask_stop() -> bool:
             self._do_urgent()  # before the next piece
@@ -253,15 +250,13 @@ class Worker:
         host, plan, outcomes = report.host, report.plan, report.outcomes
         if host is None:
             raise KeeperError("the run did not look at the host")
-        found = self._make_findings(host, plan, outcomes, report.counters)
+        found = self._make_findings(host, plan, outcomes)
         present = present_after_run(plan, outcomes, report.waiting)._replace(unrecorded="; ".join(report.unrecorded))
         is_due = self.engine.look_for_due_plan()
-        wait_s = 0.0 if is_due else get_next_plan_s(report, self.engine.memory.observer.next_shared_us)
+        wait_s = CHANGED_S if is_due else get_next_plan_s(report, self.engine.memory.observer.next_shared_us)
         return snapshot.Looked(found, present, report, wait_s)
 
-    def _make_findings(
-        self, host: Host, plan: Plan, outcomes: Sequence[Outcome], counters: Counters | None
-    ) -> snapshot.Findings:
+    def _make_findings(self, host: Host, plan: Plan, outcomes: Sequence[Outcome]) -> snapshot.Findings:
         """Return the files, the decisions after a run (an outcome replaces its action), and the bus's values."""
         files = {file.path: file for file in host.files}
         doings: tuple[snapshot.Doing, ...] = (*plan.skipped, *plan.actions, *outcomes)
@@ -272,7 +267,6 @@ class Worker:
             active_extents=now.active_extents,
             history=tuple(summarize_history(one, host.files) for one in host.instances),
             fragmented_files=now.fragmented_files,
-            bytes_reclaimed_total=None if counters is None else max(0, counters.bytes_reclaimed or 0),
             budget_left_bytes=now.budget_left_bytes,
             intake_delay_p99_us=self.engine.memory.intake.p99_us,
         )
@@ -295,14 +289,15 @@ class Worker:
 
 
 def get_next_plan_s(report: Report, whole_us: int) -> float:
-    """Return the seconds until the next plan is due even without an event: at most DAY_S, negative if it is overdue.
+    """Return the seconds until the next plan is due even without an event: CHANGED_S to DAY_S.
 
     It is due at `whole_us` (CLOCK_REALTIME) at the latest, and after an incomplete run in RETRY_S, or CHANGED_S.
     """
     wakes_us = [whole_us] if report.plan.wake_at_us is None else [report.plan.wake_at_us, whole_us]
     undone = {outcome.reason for outcome in report.outcomes if outcome.result is not Result.DONE}
     again_s = CHANGED_S if Reason.CHANGED in undone else RETRY_S if undone or report.is_interrupted else DAY_S
-    return min((min(wakes_us) - now_us()) / 1e6, again_s, DAY_S)  # DAY_S, where the clock was set back meanwhile
+    # DAY_S also where the clock was set back meanwhile.
+    return max(CHANGED_S, min((min(wakes_us) - now_us()) / 1e6, again_s, DAY_S))
 
 
 def name_result(report: Report, request: Request) -> str:

@@ -22,7 +22,6 @@ import pytest
 
 from journalkeeper.bus import names, objects
 from journalkeeper.bus.server import RETRIES_S
-from journalkeeper.config import Config
 from journalkeeper.history.store import NAME
 from journalkeeper.service.daemon import BUS_S
 from tests.bus import PrivateBus
@@ -204,8 +203,8 @@ def test_a_job_that_comes_to_nothing_has_its_error_as_result(bus: PrivateBus, da
     found = re.search(r"/org/journalkeeper1/job/\d+", done.stdout)
     assert found is not None, done
     assert eventually(lambda: "Error.NotBtrfs" in bus.gdbus("Result", found[0], nobody=True).stderr)
-    shown = [property_(bus, name) for name in ("Health", "HealthReasons", "State", "BudgetLeft")]
-    assert shown == ["ok", [], "idle", Config().budget.bytes_per_day]
+    shown = [property_(bus, name) for name in ("Health", "HealthReasons", "State")]
+    assert shown == ["ok", [], "idle"]
     assert str(property_(bus, "StateReason")).endswith("/journal is not on btrfs; there is nothing to do")
     assert not (daemon.state / NAME).exists()
 

@@ -16,7 +16,7 @@ from journalkeeper.health.verdict import describe_waits
 from journalkeeper.model import Action, Kind, Outcome, Plan, Reason, Request, Result, Skip, Verb
 from journalkeeper.model.errors import UsageError
 from journalkeeper.model.manager import Finding, Manager, Severity
-from journalkeeper.model.run import Progress, Report
+from journalkeeper.model.run import Counters, Progress, Report
 from journalkeeper.model.schema import to_json
 from journalkeeper.service import snapshot as snapshots
 from journalkeeper.service.jobs import Job
@@ -65,7 +65,7 @@ def test_the_state_is_what_matters_most(snapshot: Snapshot, word: str, reason: s
 
 
 def test_the_total_saving_is_the_historys_and_not_this_services() -> None:
-    snapshot = CALM._replace(findings=found()._replace(known=Manager(bytes_reclaimed_total=800)), bytes_reclaimed=5)
+    snapshot = CALM._replace(counters=Counters(bytes_reclaimed=800), bytes_reclaimed=5)
     assert snapshots.make_manager(snapshot).bytes_reclaimed_total == 800
 
 
