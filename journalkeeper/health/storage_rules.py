@@ -17,7 +17,7 @@ from journalkeeper.model.manager import Facts, Manager
 from journalkeeper.model.units import format_span, pluralize, quantile, spell_size
 from journalkeeper.policy import nocow
 from journalkeeper.policy.case import Case, Cases
-from journalkeeper.policy.cost import READ_IOPS, estimate_shared_disk_bytes, is_fragmented
+from journalkeeper.policy.cost import READ_IOPS, is_fragmented
 from journalkeeper.policy.rules import vetoes
 
 PINNED_BYTES: Final = 16 * MIB
@@ -104,7 +104,7 @@ def pinned_by_snapshots(files: Files, look: Look) -> Answers:
     """
     snapshots = {volume.device: volume.snapshots for volume in look.host.volumes}
     shared = [file for file in files if file.extents.shared_bytes and snapshots.get(file.device) != 0]
-    total = sum(map(estimate_shared_disk_bytes, shared))
+    total = sum(map(_estimate_shared_disk_bytes, shared))
     if total >= PINNED_BYTES:
         numbers = [snapshots.get(device) for device in {file.device for file in shared}]
         number = sum(filter(None, numbers)) if all(numbers) else None
@@ -113,6 +113,14 @@ def pinned_by_snapshots(files: Files, look: Look) -> Answers:
         sentence = f"{held}: journald cannot free that space, and each rewrite stores an additional copy."
         facts = {"shared_bytes": total, "files": len(shared), "snapshots": number}
         yield advice(sentence, *_list_subvolume_commands(look, shared), **facts)
+
+
+def _estimate_shared_disk_bytes(file: JournalFile) -> int:
+    """Return the estimated disk bytes that `file` shares: the shared part of its disk usage; low if that is unknown."""
+    lies = file.extents
+    if file.disk_bytes is None:
+        return max(0, lies.shared_bytes - lies.encoded_bytes)
+    return round(file.disk_bytes * min(1, lies.shared_bytes / max(1, lies.data_bytes + lies.unwritten_bytes)))
 
 
 def fragmented(files: Files, look: Look, config: Config, evidence: Evidence) -> Answers:

@@ -65,14 +65,6 @@ def estimate_freed_bytes(action: Action) -> int:
     return max(0, round(held - kept - left))
 
 
-def estimate_shared_disk_bytes(file: JournalFile) -> int:
-    """Return the estimated disk bytes that `file` shares: the shared part of its disk usage; low if that is unknown."""
-    lies = file.extents
-    if file.disk_bytes is None:
-        return max(0, lies.shared_bytes - lies.encoded_bytes)
-    return round(file.disk_bytes * min(1, lies.shared_bytes / max(1, lies.data_bytes + lies.unwritten_bytes)))
-
-
 def is_useless_rewrite(extents_before: int, extents_expected: int, extents_after: int) -> bool:
     """Return whether a rewrite saved less than ENOUGH of the expected extents. False if no saving was expected."""
     expected = extents_before - extents_expected if extents_expected else 0
@@ -114,8 +106,7 @@ def _judge_archive(case: Case) -> Action | Skip:
         ideal = ideal_extents(file.size_bytes, compressed=compression is not None)
         verb = Verb.REWRITE if compression is None else verb
         return _plan_whole_file(case, verb, Reason.ASKED)._replace(extents_expected=max(1, ideal))
-    reason = _find_archive_gain(case, compression)
-    if reason is not None:
+    if (reason := _find_archive_gain(case, compression)) is not None:
         return _plan_whole_file(case, verb, reason)
     count = f"{pluralize(file.extents.total, 'extent')}, where {file.ideal_extents:,} would be ideal"
     count += f"; not compressed: {case.obstacle}" if case.obstacle and not file.compressed else ""
