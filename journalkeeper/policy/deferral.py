@@ -84,8 +84,7 @@ def find_rest(now_us: int, request: Request, config: Config, *, on_battery: bool
         return None
     if on_battery and not config.window.on_battery:
         return Reason.BATTERY, "the host runs on battery (OnBattery=no)", now_us + LATER_US
-    end = find_weekly_end(now_us, config.window.quiet_hours)
-    if end is None:
+    if (end := find_weekly_end(now_us, config.window.quiet_hours)) is None:
         return None
     return Reason.QUIET_HOURS, f"until {end:%a %H:%M} (QuietHours=)", int(end.timestamp()) * SECOND_US
 

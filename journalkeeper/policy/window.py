@@ -44,17 +44,18 @@ def closing_us(since_us: int, interval_us: int, margin_us: int) -> int | None:
 
 
 def windows(
-    instances: Iterable[Instance], files: Iterable[JournalFile], now_us: int, *, margin_us: int, now: bool = False
+    instances: Iterable[Instance], files: Sequence[JournalFile], now_us: int, *, margin_us: int, now: bool = False
 ) -> dict[str, Window]:
     """Return the flush window of each instance at `now_us`, by its directory. With `now`, every window is open."""
-    files = tuple(files)
+    if now:
+        return {one.directory: Window(one.name, open=True, closes_at_us=None, reason="now") for one in instances}
     unknown = {file.directory for file in files if file.problem is Reason.UNKNOWN_FORMAT}
     online = [file for file in files if file.kind is Kind.ACTIVE and file.state is State.ONLINE]
     found = {}
     for one in instances:
         seen = [file for file in online if file.directory == one.directory]
         calm = "unknown-format" if one.directory in unknown else "flushed"
-        found[one.directory] = _find_window(one, seen, calm, now_us, margin_us=margin_us, now=now)
+        found[one.directory] = _find_window(one, seen, calm, now_us, margin_us)
     return found
 
 
@@ -70,16 +71,12 @@ def at(seen: Window, now_us: int) -> Window:
     return seen
 
 
-def _find_window(  # noqa: PLR0911 - one return for each row of the table above
-    instance: Instance, online: Sequence[JournalFile], calm: str, now_us: int, *, margin_us: int, now: bool
-) -> Window:
+def _find_window(instance: Instance, online: Sequence[JournalFile], calm: str, now_us: int, margin_us: int) -> Window:
     """Return the flush window of `instance`, whose unsynced files are `online`; without any, its reason is `calm`.
 
     Only the reason "online" has a time to close, and only "unsynced" has a time to open.
     """
     name, interval_us = instance.name, instance.sync_interval_us
-    if now:
-        return Window(name, open=True, closes_at_us=None, reason="now")
     if not online:
         return Window(name, open=True, closes_at_us=None, reason=calm)
     if interval_us in {0, INFINITY_US}:
@@ -99,8 +96,7 @@ def _find_window(  # noqa: PLR0911 - one return for each row of the table above
 
 def next_flush_us(instances: Iterable[Instance]) -> int:
     """Return the earliest time (CLOCK_REALTIME) at which any journald is expected to flush, 0 if unknown."""
-    timed = [one for one in instances if one.online_since_us and one.sync_interval_us]
-    ends_us = (one.online_since_us + one.sync_interval_us for one in timed if one.online_since_us)
+    ends_us = ((one.online_since_us or INFINITY_US) + one.sync_interval_us for one in instances if one.sync_interval_us)
     return min((end_us for end_us in ends_us if end_us < INFINITY_US), default=0)
 
 
