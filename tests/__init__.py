@@ -34,7 +34,7 @@ TESTS_OF = {
     "health": "health_* doctor",
     "btrfs": "btrfs_*",
     "journald": "journald_* hostile_names boundary",
-    "observe": "observe* intake read_cost many_files",
+    "observe": "observe* intake many_files",
     "history": "history_database history_state history_store record_faults",
     "execute": "execute* isolate kernels",
     "metrics": "metrics_*",
@@ -42,7 +42,7 @@ TESTS_OF = {
     "whole_file": "whole_file",
     "keeper": "",  # a Protocol, tested in both forms by cli_commands and cli_bus
     "report": "report_*",
-    "probe": "probe_* lab_compare",
+    "probe": "probe_* lab_compare read_cost",
     "service": "service_* watch_limits purge host sid",
     "bus": "bus*",
     "cli": "cli_* completions man man_examples",

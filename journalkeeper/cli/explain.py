@@ -30,8 +30,8 @@ from journalkeeper.journald import opening
 from journalkeeper.model import Action, Host, JournalFile, Kind, Plan, Request, Skip, Stretch, Sums, Window
 from journalkeeper.model.errors import KeeperError
 from journalkeeper.model.run import HistoryEntry, Sample
-from journalkeeper.observe.read_cost import estimate_cold_read_s
 from journalkeeper.policy.cost import READ_IOPS
+from journalkeeper.probe.read_cost import estimate_cold_read_s
 from journalkeeper.report import story
 from journalkeeper.report.retention import summarize_history
 from journalkeeper.report.story import Decision, DirectoriesAnswer, DirectoryAnswer, ReadPrice, Story

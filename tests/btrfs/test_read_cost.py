@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from journalkeeper.btrfs import fiemap, kernel
-from journalkeeper.observe import read_cost
-from journalkeeper.observe.read_cost import estimate_cold_read_s
+from journalkeeper.probe import read_cost
 from journalkeeper.probe.bed import PrivateJournald
+from journalkeeper.probe.read_cost import estimate_cold_read_s
 from journalkeeper.probe.scratch_volume import ScratchVolume, run
 from tests.journal_files import PAGE
 from tests.patience import TRIES

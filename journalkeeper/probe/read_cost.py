@@ -34,8 +34,6 @@ fragmented than its middle.
 MOST_ROWS: Final = 1 << 16
 """Twice the extents that a journal of 128 MiB can have. More would take 30 MiB."""
 
-READ_BYTES: Final = 1 << 20
-
 Piece = tuple[int, int, float]
 """The offset and length of written data, at most UNIT_BYTES, and its price in requests."""
 
@@ -106,14 +104,13 @@ def _time_read_s(fd: int, pieces: Sequence[Piece]) -> float:
 
     Raises: OSError: EIO.
     """
-    runs: list[tuple[int, int]] = []
+    begins: dict[int, int] = {}
+    """The beginning of each contiguous range, by its end."""
     for offset, length, _ in pieces:
-        begin = runs.pop()[0] if runs and runs[-1][1] == offset else offset
-        runs.append((begin, offset + length))
+        begins[offset + length] = begins.pop(offset, offset)
     began_s = time.perf_counter()
-    for begin, end in runs:
+    for end, begin in begins.items():
         os.posix_fadvise(fd, begin, end - begin, os.POSIX_FADV_WILLNEED)
-    for begin, end in runs:
-        for offset in range(begin, end, READ_BYTES):
-            os.pread(fd, min(READ_BYTES, end - offset), offset)
+    for offset, length, _ in pieces:
+        os.pread(fd, length, offset)
     return time.perf_counter() - began_s
