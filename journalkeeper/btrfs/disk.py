@@ -18,7 +18,6 @@ import os
 import socket
 import struct
 import sys
-from collections.abc import Iterator
 from contextlib import suppress
 
 from journalkeeper.btrfs import volume
@@ -33,11 +32,19 @@ SEARCH = struct.Struct("=QQQQQQQIIII32xQ")
 spare u64. Then buf_size of struct btrfs_ioctl_search_args_v2.
 """
 
-ITEM_HEADER = struct.Struct("=16xQ4xI")
-"""struct btrfs_ioctl_search_header: the file offset of the item, and its length without this header."""
+ITEM = struct.Struct("=16xQ4xI20xB")
+"""struct btrfs_ioctl_search_header: the file offset of the item, and its length without this header. Then the type in
+its struct btrfs_file_extent_item. An inline item contains the file's data.
+"""
 
-ITEM = struct.Struct("<20xBQQ")
-"""struct btrfs_file_extent_item: type, disk_bytenr, disk_num_bytes. The data of type inline is in the item."""
+HEADER_BYTES = 32
+
+REGULAR = struct.Struct("<53xQQ16x")
+"""An item that is not inline, behind its header: disk_bytenr, disk_num_bytes.
+
+Only the item at file offset 0 can be inline, and all others have this length (fs/btrfs/tree-checker.c,
+check_extent_data_item).
+"""
 
 BUFFER_BYTES = 64 << 10
 
@@ -56,33 +63,24 @@ def read_disk_bytes(fd: int) -> int | None:
     Each extent counts once and as a whole, and inline data and dirty pages without a place on the disk do not count:
     sync the file first. Raises: OSError: ENOTTY not on btrfs.
     """
-    try:
-        return sum(dict(_list_parts(fd)).values())
-    except PermissionError:
-        return None
-
-
-def _list_parts(fd: int) -> Iterator[tuple[int, int]]:
-    """Yield the place and the size on the disk of the whole extent of each part of the file, without inline data.
-
-    Raises: OSError: EPERM no CAP_SYS_ADMIN; ENOTTY not on btrfs.
-    """
     inode, offset, kind = os.fstat(fd).st_ino, 0, BTRFS_EXTENT_DATA_KEY
     buffer = bytearray(SEARCH.size + BUFFER_BYTES)
-    while True:
+    sizes, end = dict[int, int](), len(buffer)
+    while end + REGULAR.size > len(buffer):  # the kernel stops early only if the next item does not fit
         SEARCH.pack_into(buffer, 0, 0, inode, inode, offset, LAST, 0, LAST, kind, kind, 2**32 - 1, 0, BUFFER_BYTES)
-        ioctl(fd, BTRFS_IOC_TREE_SEARCH_V2, buffer)
-        items = SEARCH.unpack_from(buffer)[9]  # nr_items
-        at = SEARCH.size
-        for _ in range(items):
-            item_offset, length = ITEM_HEADER.unpack_from(buffer, at)
-            form, place, disk_bytes = ITEM.unpack_from(buffer, at + ITEM_HEADER.size)
-            if form != BTRFS_FILE_EXTENT_INLINE and place != 0:  # 0: a hole
-                yield place, disk_bytes
-            at += ITEM_HEADER.size + length
-            offset = item_offset + 1
-        if not items:
-            return
+        try:
+            ioctl(fd, BTRFS_IOC_TREE_SEARCH_V2, buffer)
+        except PermissionError:
+            return None
+        items, at = SEARCH.unpack_from(buffer)[9], SEARCH.size  # nr_items
+        _, length, form = ITEM.unpack_from(buffer, at)
+        if items and form == BTRFS_FILE_EXTENT_INLINE:
+            at, items = at + HEADER_BYTES + length, items - 1
+        end = at + items * REGULAR.size
+        sizes.update(REGULAR.iter_unpack(memoryview(buffer)[at:end]))
+        offset = ITEM.unpack_from(buffer, end - REGULAR.size)[0] + 1
+    sizes.pop(0, None)  # the place of a hole
+    return sum(sizes.values())
 
 
 QUESTIONS = {b"?": read_disk_bytes, b"s": volume.count_snapshots}

@@ -19,37 +19,37 @@ from journalkeeper.btrfs.fiemap import Extent, map_batches
 from journalkeeper.model import MAX_FILE_BYTES, MIB, Extents, Stretch
 
 
-def _mark_beginnings(fd: int, *, sync: bool) -> Iterator[tuple[Extent, bool]]:
-    """Yield (row, begins) for each row of the map of `fd`. `begins` is True if a new extent begins with the row.
+def _mark_beginnings(fd: int, *, sync: bool) -> Iterator[tuple[list[Extent], list[bool]]]:
+    """Yield the map of `fd` in batches, each with a list that has True for each row with which a new extent begins.
 
     As in filefrag(8), none begins if the row starts on the disk at the last row's end, or behind a gap as long as that
-    in the file. `_place_dirty_pages` comes first. A compressed row has its uncompressed length, so the next row seldom
+    in the file. `_place_dirty_page` comes first. A compressed row has its uncompressed length, so the next row seldom
     starts at its end.
     """
     end: int | None = None
     shift: int | None = None
-    for listed in map_batches(fd, sync=sync):
-        for row in _place_dirty_pages(listed):
-            logical, physical, length, _ = row
-            yield row, physical != end and physical - logical != shift
+    for rows in map_batches(fd, sync=sync):
+        begins = []
+        for number, (logical, physical, length, flags) in enumerate(rows):
+            if flags & fiemap.FIEMAP_EXTENT_DELALLOC:
+                rows[number] = _place_dirty_page(rows, number)
+                physical = rows[number].physical  # noqa: PLW2901
+            begins.append(physical != end and physical - logical != shift)
             end, shift = physical + length, physical - logical
+        yield rows, begins
 
 
-def _place_dirty_pages(rows: list[Extent]) -> list[Extent]:
-    """Return the rows. Dirty pages without an address (DELALLOC) get one that continues a neighbour's.
+def _place_dirty_page(rows: list[Extent], number: int) -> Extent:
+    """Return a row without an address (DELALLOC) with one that continues a neighbour's: the next, else the previous.
 
-    The next row comes before the previous one. A neighbour that is shared gives none.
+    A neighbour that is shared gives none.
     """
-    placed: list[Extent] = []
-    for number, row in enumerate(rows):
-        start, _, length, flags = row
-        if flags & fiemap.FIEMAP_EXTENT_DELALLOC:
-            neighbours = [*rows[number + 1 : number + 2], *placed[-1:]]
-            touching = [one for one in neighbours if start + length == one.logical or one.logical + one.length == start]
-            if touching and not touching[0].flags & fiemap.FIEMAP_EXTENT_SHARED:
-                row = row._replace(physical=start + touching[0].physical - touching[0].logical)  # noqa: PLW2901
-        placed.append(row)
-    return placed
+    row = rows[number]
+    for one in (*rows[number + 1 : number + 2], *rows[max(0, number - 1) : number]):
+        if row.logical + row.length == one.logical or one.logical + one.length == row.logical:
+            shared = one.flags & fiemap.FIEMAP_EXTENT_SHARED
+            return row if shared else row._replace(physical=row.logical + one.physical - one.logical)
+    return row
 
 
 def survey(fd: int, *, sync: bool, per_mib: bool = False) -> Extents:
@@ -65,19 +65,20 @@ def survey(fd: int, *, sync: bool, per_mib: bool = False) -> Extents:
     total = 0
     bytes_by_flags, begun, left, shared = Counter[int](), Counter[int](), Counter[int](), Counter[int]()
     was_unwritten = 0
-    for (logical, _, length, flags), begins in _mark_beginnings(fd, sync=sync):
-        unwritten = flags & fiemap.FIEMAP_EXTENT_UNWRITTEN
-        total += begins
-        if logical < size:
-            bytes_by_flags[flags] += min(length, size - logical)
-            if begins and length:
+    for rows, begins in _mark_beginnings(fd, sync=sync):
+        total += sum(begins)
+        for logical, _, length, flags in rows:
+            bytes_by_flags[flags] += length if logical + length <= size else max(0, size - logical)
+        for (logical, _, length, flags), begin in zip(rows, begins, strict=True) if per_mib else ():
+            unwritten = flags & fiemap.FIEMAP_EXTENT_UNWRITTEN
+            if begin and length and logical < size:
                 begun[logical // MIB] += 1
                 left[logical // MIB] += bool(unwritten or was_unwritten)
-            if per_mib and flags & fiemap.FIEMAP_EXTENT_SHARED:
+            if flags & fiemap.FIEMAP_EXTENT_SHARED:
                 for mib, part in _split_by_mib(logical, min(logical + length, size)):
                     shared[mib] += part
-        was_unwritten = unwritten
-    mibs = range(max(begun) + 1) if begun and per_mib and size <= MAX_FILE_BYTES else ()
+            was_unwritten = unwritten
+    mibs = range(max(begun) + 1) if begun and size <= MAX_FILE_BYTES else ()
     unwritten_bytes = _sum_bytes_with(bytes_by_flags, fiemap.FIEMAP_EXTENT_UNWRITTEN)
     return Extents(
         total=total,
@@ -114,12 +115,13 @@ def list_stretches(fd: int, *, sync: bool) -> tuple[Stretch, ...]:
     starts = range(0, size, MIB)
     begun = [0] * len(starts)
     held = [[0] * 5 for _ in starts]
-    for (logical, _, length, flags), begins in _mark_beginnings(fd, sync=sync):
-        at, end = logical, min(logical + length, size)
-        if begins and at < end:
-            begun[at // MIB] += 1
-        for mib, part in _split_by_mib(at, end):
-            held[mib][_choose_column(flags)] += part
+    for rows, begins in _mark_beginnings(fd, sync=sync):
+        for (logical, _, length, flags), begin in zip(rows, begins, strict=True):
+            end = min(logical + length, size)
+            if begin and logical < end:
+                begun[logical // MIB] += 1
+            for mib, part in _split_by_mib(logical, end):
+                held[mib][_choose_column(flags)] += part
     lengths = [min(MIB, size - start) for start in starts]
     return tuple(
         Stretch._make([start, length, extents, *kinds, length - sum(kinds)])
@@ -142,4 +144,4 @@ def count(fd: int, *, sync: bool) -> int:
 
     Raises: as `survey`.
     """
-    return sum(begins for _, begins in _mark_beginnings(fd, sync=sync))
+    return sum(sum(begins) for _, begins in _mark_beginnings(fd, sync=sync))

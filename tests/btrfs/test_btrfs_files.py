@@ -380,6 +380,12 @@ def test_a_file_may_have_more_extents_than_one_answer_holds(fragmented: MakeFile
     assert read_disk_bytes(fd) == disk_bytes(place / "file") > 4000 * PAGE
 
 
+def test_inline_data_takes_no_extent(make_file: MakeFile) -> None:
+    fd = make_file(b"x" * 1000)
+    write_out(fd)
+    assert read_disk_bytes(fd) == 0
+
+
 # write-back of a range
 
 
