@@ -72,16 +72,25 @@ def open_directory(doing: str, path: str) -> Iterator[int]:
 
 
 def require_root_only(directory: str) -> None:
-    """Raise KeeperError, for root, if another user could exchange the files that root makes in `directory`.
+    """Raise KeeperError, for root, if another user could exchange the files that root makes in `directory`."""
+    if os.geteuid() == 0 and (stranger := find_stranger(directory)):
+        raise KeeperError(f"{directory}: {stranger}: name a directory of root's, such as /var/tmp")
 
-    `directory` and each parent must be root's, and not writable to all unless sticky. Raises: also OSError: ENOENT.
+
+def find_stranger(path: str) -> str:
+    """Return how a user other than root can exchange what `path` leads to: a clause on a part of the path, or "".
+
+    Each existing part must be root's, links included, and no directory may be writable to all unless sticky. A group's
+    write permission passes.
     """
-    real = Path(os.path.realpath(directory))
-    for part in [real, *real.parents] if os.geteuid() == 0 else []:
+    ways = (Path(os.path.abspath(path)), Path(os.path.realpath(path)))
+    for part in (part for way in ways for part in (way, *way.parents) if os.path.lexists(part)):
         status = os.lstat(part)
-        if status.st_uid != 0 or (status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX):
+        is_open = stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX
+        if status.st_uid != 0 or is_open:
             whose = f"belongs to user {status.st_uid}" if status.st_uid else "may be written to by everybody"
-            raise KeeperError(f"{directory}: {part} {whose}: name a directory of root's, such as /var/tmp")
+            return f"{part} {whose}"
+    return ""
 
 
 def _resolve_for_root(path: Path) -> Path:

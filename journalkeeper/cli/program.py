@@ -9,15 +9,37 @@ from __future__ import annotations
 import errno
 import io
 import os
+import re
 import sys
 from collections.abc import Sequence
+from typing import Final
 
 from journalkeeper.cli.context import Context
 from journalkeeper.cli.output import Output, complain
 from journalkeeper.cli.parser import COMMANDS, Command, parse
 from journalkeeper.model.errors import ConfigError, FileError, KeeperError, NeedsRootError, UsageError
+from journalkeeper.whole_file import find_stranger
 
 DONE, FAILED, USAGE = 0, 1, 2
+
+NAMED_BY: Final = (
+    ("STATE_DIRECTORY", re.compile("([^:]*)(?::.*)?")),
+    ("DBUS_SYSTEM_BUS_ADDRESS", re.compile(r"unix:path=(/[^,;%]*)(?:,guid=[0-9a-f]+)?")),
+)
+"""The variables that name a directory or a socket, and the form of a value that names it."""
+
+
+def ignore_strangers() -> None:
+    """For root, remove each variable of NAMED_BY, with a message, if another user could exchange what it names, or if
+    its value has another form.
+    """
+    for name, form in NAMED_BY:
+        value = os.environ.get(name)
+        if value and os.geteuid() == 0:
+            found = form.fullmatch(value)
+            if found is None or find_stranger(found[1]):
+                del os.environ[name]
+                complain(f"{name} is ignored: another user than root could change what it names")
 
 
 def run(words: Sequence[str]) -> int:

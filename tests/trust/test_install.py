@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from journalkeeper import cli
+from journalkeeper.cli import program
 from tests.adapters.command import need, ran
 
 CHECKOUT = Path(__file__).parents[2]
@@ -249,7 +250,7 @@ def test_root_uses_only_a_bus_and_a_state_directory_of_roots(
     state = address.removeprefix("unix:path=").removesuffix("/socket")
     monkeypatch.setenv("DBUS_SYSTEM_BUS_ADDRESS", address)
     monkeypatch.setenv("STATE_DIRECTORY", state)
-    cli.ignore_strangers()
+    program.ignore_strangers()
     assert ("DBUS_SYSTEM_BUS_ADDRESS" in os.environ) == kept
     assert ("DBUS_SYSTEM_BUS_ADDRESS is ignored" in capsys.readouterr().err) != kept
     assert ("STATE_DIRECTORY" in os.environ) == (kept or ";" in value or "=" in state)
