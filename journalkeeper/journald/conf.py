@@ -70,9 +70,7 @@ def from_assignments(rows: list[files.Assignment], namespace: str = "") -> Setti
             break
         if row.section == "Journal" and row.key in _KEYS:
             field, read = _KEYS[row.key]
-            with suppress(
-                ValueError
-            ):  # journald logs "Failed to parse …" and keeps the old value, also for an empty one
+            with suppress(ValueError):  # journald keeps the old value, also where the new one is empty
                 found = found._replace(**{field: read(row.value)})
     return found
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Calls to a running journald: rotate and synchronize.
+"""Calls to a running journald, rotate and synchronize, and connections to its sockets.
 
 Only the journald that writes the given directory is called. A copy of a journal, or another machine's journal, must
 never make this host's journald rotate.
@@ -34,6 +34,17 @@ def get_socket_path(namespace: str = "") -> str:
     """Return the path of the socket on which the journald of `namespace` takes calls. It need not exist."""
     runtime = f"{RUNTIME}.{namespace}" if namespace else RUNTIME
     return f"{runtime}/io.systemd.journal"
+
+
+def connect(path: str | os.PathLike[str], kind: socket.SocketKind) -> socket.socket:
+    """Return a socket that is connected to journald's socket at `path`. Raises: KeeperError if connecting fails."""
+    channel = socket.socket(socket.AF_UNIX, kind)
+    try:
+        channel.connect(os.fspath(path))
+    except OSError as error:
+        channel.close()
+        raise KeeperError(f"no systemd-journald takes messages at {path}: {error.strerror}") from error
+    return channel
 
 
 def can_be_asked(place: layout.Directory) -> bool:

@@ -32,8 +32,6 @@ MASKING: Final = ("/etc/systemd/system", "/run/systemd/system")
 EMPTY_SUBVOL_DIR_OBJECTID: Final = 2
 """The inode number of the directory that a snapshot contains in place of a subvolume. It can only be removed."""
 
-SOCKET: Final = "/run/systemd/journal/socket"
-
 Places = Mapping[str, Sequence[Directory]]
 """The journal directories at and below each top, none of a top that cannot be listed, which a look reports."""
 
@@ -151,12 +149,9 @@ def _find_silence(namespace: str, unit: str, timeout_s: float) -> Silence | None
         return Silence.ROLLED_BACK if not namespace and is_left_by_rollback(layout.TOP) else None
     if any(os.path.realpath(f"{place}/{unit}") == os.devnull for place in MASKING):
         return Silence.MASKED
-    return None if namespace or _can_connect() else Silence.STOPPED
-
-
-def _can_connect() -> bool:
-    """Return whether the host's journald, or PID 1 in its place, takes messages."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender, suppress(OSError):
-        sender.connect(SOCKET)
-        return True
-    return False
+    if not namespace:
+        try:
+            control.connect(f"{control.RUNTIME}/socket", socket.SOCK_DGRAM).close()
+        except KeeperError:  # nor does PID 1 take messages in its place
+            return Silence.STOPPED
+    return None

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import select
-import socket
 import time
 from array import array
 from collections.abc import Iterator
@@ -21,7 +20,8 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Annotated, Final, NamedTuple
 
-from journalkeeper.model.errors import FileError, KeeperError
+from journalkeeper.journald import control
+from journalkeeper.model.errors import FileError
 from journalkeeper.model.schema import Count, Key, Seconds
 from journalkeeper.model.units import quantile, spell_time
 from journalkeeper.probe.scratch_volume import undo_at_end
@@ -67,7 +67,7 @@ def compute_statistics(series: Series) -> Statistics:
 
 
 PATIENCE_S, MOMENT_S = 10.0, 0.1
-SOCKETS: Final = Path("/run/systemd/journal")
+SOCKETS: Final = Path(control.RUNTIME)
 """The directory of the sockets of the host's journald."""
 
 
@@ -161,14 +161,3 @@ def scratch(directory: str) -> Iterator[str]:
             yield path
     except OSError as error:
         raise FileError.wrap("measure here", os.fsdecode(error.filename or directory), error) from error
-
-
-def connect(path: Path, kind: socket.SocketKind) -> socket.socket:
-    """Return a socket that is connected to journald's socket at `path`. Raises: KeeperError if connecting fails."""
-    channel = socket.socket(socket.AF_UNIX, kind)
-    try:
-        channel.connect(os.fspath(path))
-    except OSError as error:
-        channel.close()
-        raise KeeperError(f"no systemd-journald takes messages at {path}: {error.strerror}") from error
-    return channel

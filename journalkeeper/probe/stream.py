@@ -29,10 +29,11 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Final, NamedTuple
 
+from journalkeeper.journald import control
 from journalkeeper.journald.journalctl import decode_text, run_journalctl
 from journalkeeper.model.errors import KeeperError
 from journalkeeper.model.units import escape, format_size, pluralize, spell_time
-from journalkeeper.probe.base import PATIENCE_S, SOCKETS, Measurement, Series, connect, read_lines
+from journalkeeper.probe.base import PATIENCE_S, SOCKETS, Measurement, Series, read_lines
 from journalkeeper.probe.scratch_volume import wait_until
 
 NO_LINE: Final = "`journalctl --follow` shows you no new line (try sudo; or Storage=none?)"
@@ -219,7 +220,7 @@ def _follow(tag: str, sockets: Path, directory: str | None) -> Iterator[Iterator
 
 def _connect_stream(identifier: str, sockets: Path) -> socket.socket:
     """Return a socket for lines of `identifier`, as sd_journal_stream_fd(3) makes it, with priority 6."""
-    channel = connect(sockets / "stdout", socket.SOCK_STREAM)
+    channel = control.connect(sockets / "stdout", socket.SOCK_STREAM)
     channel.shutdown(socket.SHUT_RD)
     channel.sendall(f"{identifier}\n\n6\n0\n0\n0\n0\n".encode())
     return channel

@@ -20,11 +20,11 @@ from argparse import Namespace
 from pathlib import Path
 from secrets import token_hex
 
-from journalkeeper.journald import conf
+from journalkeeper.journald import conf, control
 from journalkeeper.journald.journalctl import read_entries
 from journalkeeper.model.errors import UsageError
 from journalkeeper.model.units import format_span
-from journalkeeper.probe.base import MOMENT_S, PATIENCE_S, SOCKETS, Measurement, Series, connect, schedule
+from journalkeeper.probe.base import MOMENT_S, PATIENCE_S, SOCKETS, Measurement, Series, schedule
 
 
 def count_messages(asked: Namespace) -> int:
@@ -53,7 +53,7 @@ def measure(asked: Namespace, found: Measurement, sockets: Path = SOCKETS) -> No
     """
     count, tag = count_messages(asked), f"journalkeeper-probe-{token_hex(4)}"
     sent, taken, planned_ns = Series("program waits"), Series("message waits for journald"), list[int]()
-    with connect(sockets / "dev-log", socket.SOCK_DGRAM) as logger:
+    with control.connect(sockets / "dev-log", socket.SOCK_DGRAM) as logger:
         found.series += [sent, taken]
         try:
             for due_ns in schedule(asked.rate, count):

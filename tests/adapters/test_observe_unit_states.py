@@ -91,9 +91,10 @@ def test_a_journald_that_takes_no_messages_is_named_with_the_reason(
 ) -> None:
     unit, address = "systemd-journald.service", tmp_path / "socket"
     (tmp_path / MACHINE).mkdir()
-    for name, value in (("BOOTED", f"{tmp_path}"), ("RUNNING", f"{tmp_path}/running:"), ("SOCKET", f"{address}")):
+    for name, value in (("BOOTED", f"{tmp_path}"), ("RUNNING", f"{tmp_path}/running:")):
         monkeypatch.setattr(obstacles, name, value)
     monkeypatch.setattr(obstacles, "MASKING", (f"{tmp_path}/masked",))
+    monkeypatch.setattr(control, "RUNTIME", f"{tmp_path}")
     monkeypatch.setattr(layout, "TOP", f"{tmp_path}")
     monkeypatch.setattr(layout, "read_machine_id", lambda *_: MACHINE)
     monkeypatch.setattr(control, "answers", lambda *_: answers)
