@@ -64,7 +64,6 @@ PURE_EXTRA = {
     "model/errors.py": {"os"},  # the words of an errno
     "model/": {"pydantic"},
     "config/": {"pydantic", "pydantic_core"},
-    "bus/contract.py": {"xml"},  # makes XML of its tables, and parses none
     "config/weekly.py": {"datetime"},  # weekly spans are local times
     "report/": {"datetime", "jinja2", "markupsafe"},  # writes times for people; CLOCKS catches the rest
 }

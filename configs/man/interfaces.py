@@ -10,8 +10,8 @@ from xml.etree import ElementTree
 import roff
 from meanings import describe
 
-from journalkeeper.bus.contract import DOCTYPE, FILE, Args, Interface, Method, introspection
-from journalkeeper.bus.objects import JOB_INTERFACE, MANAGER
+from journalkeeper.bus.contract import FILE, Args, Interface, Method
+from journalkeeper.bus.objects import DOCTYPE, JOB_INTERFACE, MANAGER, introspection
 from journalkeeper.model.schema import Row
 
 INTERFACES: Final = {one.name: one for one in (MANAGER, JOB_INTERFACE)}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The D-Bus contract as tables: interfaces, signals, records and arguments, and Introspect's answer.
+"""The D-Bus contract as tables: interfaces, signals, records and arguments.
 
 Pure. The properties are those of the records in model/, and the methods are those of objects.py. Introspect's answers,
 the installed XML and org.journalkeeper1(5) are generated from these tables.
@@ -8,9 +8,8 @@ the installed XML and org.journalkeeper1(5) are generated from these tables.
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, NamedTuple
-from xml.etree.ElementTree import Element, SubElement, tostring
 
 from journalkeeper.bus import names
 from journalkeeper.bus.names import shorten, to_ascii
@@ -94,38 +93,6 @@ FILE_DEFRAGMENTED: Final = Signal(
 PROPERTIES_CHANGED: Final = Signal(
     names.PROPERTIES, "PropertiesChanged", (("interface", "s"), ("changed", "a{sv}"), ("invalidated", "as"))
 )
-
-DOCTYPE: Final = """\
-<!DOCTYPE node PUBLIC "-//freedesktop//DTD D-BUS Object Introspection 1.0//EN"
- "http://www.freedesktop.org/standards/dbus/1.0/introspect.dtd">
-"""
-CONSTANT: Final = {"name": f"{names.BUS}.Property.EmitsChangedSignal", "value": "const"}
-
-
-def introspection(interfaces: Iterable[Interface], children: Iterable[str]) -> str:
-    """Return the XML that Introspect answers. Source: D-Bus specification, "Introspection Data Format"."""
-    node = Element("node")
-    for interface in interfaces:
-        inside = SubElement(node, "interface", name=interface.name)
-        for method in interface.methods:
-            member = SubElement(inside, "method", name=method.name)
-            _add_args(member, method.takes, direction="in")
-            _add_args(member, method.gives, direction="out")
-        for signal in interface.signals:
-            _add_args(SubElement(inside, "signal", name=signal.name), signal.takes)
-        for row in interface.properties:
-            member = SubElement(inside, "property", name=row.bus, type=row.signature, access="read")
-            if row.about.constant:
-                SubElement(member, "annotation", CONSTANT)
-    for child in children:
-        SubElement(node, "node", name=child)
-    return DOCTYPE + tostring(node, encoding="unicode")
-
-
-def _add_args(member: Element, args: Args, **direction: str) -> None:
-    for name, signature in args:
-        SubElement(member, "arg", {"name": name, "type": signature, **direction})
-
 
 # -- The arguments of Plan and Defragment: a Request as paths, a compression and flags --------------
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The objects on the bus, their methods, and the values that they show of the service's state.
+"""The objects on the bus, their methods, the values that they show of the service's state, and Introspect's answer.
 
 The docstring of a method in STANDARD or MANAGER is its published description. No message library is needed here: a
 variant is a pair of a signature and a value.
@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import posixpath
 from bisect import bisect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
+from xml.etree.ElementTree import Element, SubElement, tostring
 
 from journalkeeper.bus import contract, names
-from journalkeeper.bus.contract import JOB, REQUEST, Interface, Method, Values
+from journalkeeper.bus.contract import JOB, REQUEST, Args, Interface, Method, Values
 from journalkeeper.bus.names import CallError, shorten
 from journalkeeper.journald.layout import classify
 from journalkeeper.model import JournalFile, Outcome, Plan, Result
@@ -81,7 +82,7 @@ class Objects:
 
     async def introspect(self, path: str, _caller: Caller) -> str:
         """Return the interfaces of the object, and the objects below."""
-        return contract.introspection(self.interfaces(path), self._list_child_names(path))
+        return introspection(self.interfaces(path), self._list_child_names(path))
 
     async def get(self, path: str, caller: Caller, interface: str, name: str) -> tuple[str, Any]:
         """Return one property. Error UnknownProperty: the interface has none of that name. Other errors: as GetAll.
@@ -350,3 +351,35 @@ def _name_owner(path: str) -> str:
     if name is not None:
         return name.owner
     return "system" if ".journal" in base else "user:?"
+
+
+DOCTYPE: Final = """\
+<!DOCTYPE node PUBLIC "-//freedesktop//DTD D-BUS Object Introspection 1.0//EN"
+ "http://www.freedesktop.org/standards/dbus/1.0/introspect.dtd">
+"""
+CONSTANT: Final = {"name": f"{names.BUS}.Property.EmitsChangedSignal", "value": "const"}
+
+
+def introspection(interfaces: Iterable[Interface], children: Iterable[str]) -> str:
+    """Return the XML that Introspect answers. Source: D-Bus specification, "Introspection Data Format"."""
+    node = Element("node")
+    for interface in interfaces:
+        inside = SubElement(node, "interface", name=interface.name)
+        for method in interface.methods:
+            member = SubElement(inside, "method", name=method.name)
+            _add_args(member, method.takes, direction="in")
+            _add_args(member, method.gives, direction="out")
+        for signal in interface.signals:
+            _add_args(SubElement(inside, "signal", name=signal.name), signal.takes)
+        for row in interface.properties:
+            member = SubElement(inside, "property", name=row.bus, type=row.signature, access="read")
+            if row.about.constant:
+                SubElement(member, "annotation", CONSTANT)
+    for child in children:
+        SubElement(node, "node", name=child)
+    return DOCTYPE + tostring(node, encoding="unicode")
+
+
+def _add_args(member: Element, args: Args, **direction: str) -> None:
+    for name, signature in args:
+        SubElement(member, "arg", {"name": name, "type": signature, **direction})

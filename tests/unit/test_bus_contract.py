@@ -10,14 +10,13 @@ from xml.etree import ElementTree
 import pytest
 
 from journalkeeper.bus import names, objects
-from journalkeeper.bus.contract import introspection
 from journalkeeper.model.errors import KeeperError, NoSuchJobError
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
 
 def test_introspection_leads_to_the_objects_below() -> None:
-    root = ElementTree.fromstring(introspection([], ["1", "2"]))  # noqa: S314 - our own
+    root = ElementTree.fromstring(objects.introspection([], ["1", "2"]))  # noqa: S314 - our own
     assert [one.attrib for one in root.iter("node")] == [{}, {"name": "1"}, {"name": "2"}]
 
 

@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 import pytest
 import schemas
 
-from journalkeeper.bus import contract, objects
+from journalkeeper.bus import objects
 from journalkeeper.bus.objects import to_values
 from journalkeeper.model import Action, Outcome, Plan, Range, Reason, Result, Skip, Verb, Window
 from journalkeeper.model.manager import Manager
@@ -62,7 +62,7 @@ def test_a_published_key_stays(command: str) -> None:
 def test_a_published_member_of_an_interface_stays(name: str) -> None:
     interfaces = {one.name: one for one in (objects.MANAGER, objects.JOB_INTERFACE)}
     old = shapes(PUBLISHED["introspection"][name])[name]
-    new = shapes(contract.introspection([interfaces[name]], []))[name]
+    new = shapes(objects.introspection([interfaces[name]], []))[name]
     kept = {member: shape for member, shape in old.items() if member.split()[-1] not in REMOVED}
     assert {member: new[member] for member in kept} == kept
 
