@@ -8,13 +8,14 @@ import os
 import pty
 import socket
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from journalkeeper.model import Outcome, Plan, Reason, Result, Skip, Verb
 from journalkeeper.model.run import Report
-from journalkeeper.service.log import SOCKET, Event, Log, find_journald_socket
+from journalkeeper.service.log import FORGET_S, SAY_AGAIN_S, SOCKET, Event, Log, find_journald_socket
 
 OUTCOME = Outcome("/j/system@1.journal", Verb.COMPRESS, Result.DONE, Reason.FRAGMENTED, 5992, 40, None, 7, 4096, 1.5)
 MANY = 2000
@@ -171,3 +172,12 @@ def test_a_lasting_reason_to_leave_something_alone_is_logged_once(log: Log, jour
     for _ in range(2):
         log.log_run(Report(Plan({}, (), skips), (), 0, 0.0, ()), ("/j",), ())
     assert [fields["MESSAGE"] for fields in drain(journald)] == ["/j: snapshots share data"]
+
+
+def test_a_condition_that_is_over_is_forgotten(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = time.monotonic()
+    log.log("/j/a", 4, "cannot be read")
+    for age_s, known in ((SAY_AGAIN_S, True), (FORGET_S, False)):
+        monkeypatch.setattr("time.monotonic", lambda age_s=age_s: now_s + age_s + 1)
+        log.log_run(Report(Plan({}, (), ()), (), 0, 0.0, ()), ("/j",), ())
+        assert ("/j/a" in log._said) is known
