@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -21,12 +21,12 @@ from journalkeeper.config import Config
 from journalkeeper.execute.pace import SlowestPiece
 from journalkeeper.execute.runner import Runner, remove_leftovers
 from journalkeeper.history import state
-from journalkeeper.history.store import NAME, Record, store_outcome
+from journalkeeper.history.store import NAME, Record, group_inodes, store_outcome
 from journalkeeper.metrics.publisher import Publisher
 from journalkeeper.model import Host, Outcome, Past, Plan, Reason, Refusal, Request, Result, Verb, Window
-from journalkeeper.model.errors import KeeperError, NeedsRootError, run_bookkeeping
-from journalkeeper.model.run import LEFT, Progress, Report, Wait, find_waits
-from journalkeeper.model.units import DAY_US, HOUR_US
+from journalkeeper.model.errors import NeedsRootError, run_bookkeeping
+from journalkeeper.model.run import Counters, Progress, Report, Wait, find_waits
+from journalkeeper.model.units import DAY_US
 from journalkeeper.observe import load
 from journalkeeper.observe.flushes import Flushes
 from journalkeeper.observe.observer import Observer, Seen, resolve_path
@@ -49,6 +49,7 @@ class RecordsMemory:
 
     past: tuple[object, dict[tuple[int, int], Past]] = (None, {})
     waiting: dict[str, Wait] | None = None
+    counters: Counters | None = None
     newest_run: int | None = None
     observed_s: float = -HOUR_S
     pruned_s: float = -DAY_S
@@ -103,10 +104,6 @@ class Engine:
         self.memory = before.memory
         self.publisher.take_over(before.publisher)
 
-    def has_configuration_of(self, other: Engine) -> bool:
-        """Return whether both engines have the same configuration and directories."""
-        return (self.config, self.directories) == (other.config, other.directories)
-
     def look(self, request: Request) -> Host:
         """Look once at the files of `request`. Return the host with an empty history, which some users may not read.
 
@@ -122,31 +119,29 @@ class Engine:
         Raises: as `look`; KeeperError if the history cannot be read, NeedsRootError among them.
         """
         with closing(Record(self.state_directory, read_only=True)) as record:
-            _, _, planned = self._see_and_plan(request, record, marked=True)
+            _, planned = self._see_and_plan(request, record, marked=True)
             self.memory.records.past = None, {}  # without the lock, another process may be adding to it
             return planned._replace(notices=record.ignored)
 
-    def _see_and_plan(self, request: Request, record: Record, *, marked: bool) -> tuple[Seen, Host, Plan]:
-        """Return a look, its host and its plan. In the service, a plan for active files is made again from new maps.
+    def _see_and_plan(self, request: Request, record: Record, *, marked: bool) -> tuple[Host, Plan]:
+        """Return the host at a look and its plan. In the service, a plan for active files is made again from new maps.
         A plan with actions is made again with the load of the disks. `marked` also shows which skips --now would end.
         """
-        seen, host, chosen = self._plan_once(request, record)
-        on_active = (one for one in chosen.actions if one.is_on_active_file or one.action is Verb.ROTATE)
-        paths = [action.path for action in on_active]
+        host, chosen = self._plan_once(request, record)
+        paths = [one.path for one in chosen.actions if one.is_on_active_file or one.action is Verb.ROTATE]
         if paths and self._follows:
             self.memory.observer.forget(paths)
-            seen, host, chosen = self._plan_once(request, record)
+            host, chosen = self._plan_once(request, record)
         if chosen.actions and not request.hurries and self.config.window.pressure_max_percent < 100:
             busy = load.measure_busy_percent({volume.uuid for volume in host.volumes}, load.LOOK_S)
             volumes = tuple(volume._replace(busy_percent=busy.get(volume.uuid)) for volume in host.volumes)
             host = host._replace(volumes=volumes)
             chosen = plan(host, request, self.config)
-        return seen, host, with_now(chosen, host, request, self.config) if marked and not request.hurries else chosen
+        return host, with_now(chosen, host, request, self.config) if marked and not request.hurries else chosen
 
-    def _plan_once(self, request: Request, record: Record) -> tuple[Seen, Host, Plan]:
-        seen = self._look_and_remember(request)
-        host = self._make_host(seen, record)
-        return seen, host, plan(host, request, self.config)
+    def _plan_once(self, request: Request, record: Record) -> tuple[Host, Plan]:
+        host = self._make_host(self._look_and_remember(request), record)
+        return host, plan(host, request, self.config)
 
     def run(
         self,
@@ -165,16 +160,16 @@ class Engine:
         Raises: as `look`; BusyError while another run is active; KeeperError if the history cannot be used.
         """
         began, watching = time.monotonic(), origin == DAEMON
-        publisher = None if request.paths or request.before_shutdown else self.publisher
+        named = request.paths or request.before_shutdown
+        publisher = Publisher(self.config, "", judges=True) if named else self.publisher
         with ExitStack() as stack:
-            if publisher is not None:
-                stack.push(publisher.publish_failure)
+            stack.push(publisher.publish_failure)
             ends = partial(self._must_end, stop, stack.enter_context(state.Lock(self.state_directory)), request)
             record = self._open_history(stack, request)
-            seen, host, chosen = self._see_and_plan(request, record, marked=not watching)
+            host, chosen = self._see_and_plan(request, record, marked=not watching)
             worker = Runner(self.config, self.memory.flushes, self.memory.slowest, hurry=request.hurries, stop=ends)
-            notices = [*remove_leftovers(seen.leftovers), *worker.synchronize(chosen.syncs)]
-            self._store_counts_if_due(record, host, request, at_once=bool(chosen.actions))
+            notices = [*remove_leftovers(self.memory.seen.leftovers), *worker.synchronize(chosen.syncs)]
+            self._store_counts_if_due(record, request, at_once=bool(chosen.actions or record.replacement))
             outcomes, unrecorded = list[Outcome](), list[str]()
             on_plan(host, chosen)
             if chosen.actions or not watching:
@@ -183,21 +178,18 @@ class Engine:
                 for action, done in worker.carry_out(chosen, self.memory.seen, on_progress):
                     outcomes.append(done.outcome)
                     remember(self.memory.failures, action, done.outcome, now_us())
-                    unrecorded += store_outcome(record, run, seen.volumes, action.target.device, done)
+                    unrecorded += store_outcome(record, run, host.volumes, action.target.device, done)
                     on_outcome(done.outcome)
                 chosen = chosen.end_after(len(outcomes))
                 unrecorded += run_bookkeeping(lambda: record.end_run(run, now_us()))
-            notices += run_bookkeeping(lambda: self._update_history(record, host, chosen, outcomes, request))
+            notices += run_bookkeeping(lambda: self._update_history(record, chosen, outcomes, request))
             lag_us = self.memory.intake.find_worst_us(load.list_journald_files(host.files)) if watching else None
-            if publisher is not None:
-                notices += run_bookkeeping(partial(publisher.publish_success, (host, chosen), outcomes, record, lag_us))
-            counters = None
-            with suppress(KeeperError):
-                counters = record.counters()
-        waiting = tuple(self.memory.records.waiting.values()) if self.memory.records.waiting and watching else ()
+            notices += run_bookkeeping(partial(publisher.publish_success, (host, chosen), outcomes, record, lag_us))
         said, self.memory.records.notices = (*self.memory.records.notices, *notices, *record.ignored, *unrecorded), []
         written, took_s = sum(outcome.bytes_written for outcome in outcomes), time.monotonic() - began
-        return Report(chosen, tuple(outcomes), written, took_s, said, host, waiting, counters, tuple(unrecorded))
+        return Report(
+            chosen, tuple(outcomes), written, took_s, said, host, self.memory.records.counters, tuple(unrecorded)
+        )
 
     defragment = run
 
@@ -213,56 +205,52 @@ class Engine:
             self._look_and_remember(request)
         record = stack.enter_context(Record(self.state_directory))
         stack.callback(lambda: memory.notices.extend(record.replacement))
-        known, newest = memory.newest_run, record.find_newest_run()
-        memory.newest_run = newest
-        if not exists or record.replacement:
-            memory.observed_s = -HOUR_S
+        known, memory.newest_run = memory.newest_run, record.find_newest_run()
         if known is not None and not exists:
             memory.notices.append(f"{record.path}: the history was removed, and a new one was started")
-        if known is not None and known != newest:
+        if known is not None and known != memory.newest_run:
             # Every run in a new history is new.
-            self.memory.observer.forget(record.list_paths_since_run(known if known < newest else 0))
+            self.memory.observer.forget(record.list_paths_since_run(known if known < memory.newest_run else 0))
         return record
 
-    def _store_counts_if_due(self, record: Record, host: Host, request: Request, *, at_once: bool) -> None:
+    def _store_counts_if_due(self, record: Record, request: Request, *, at_once: bool) -> None:
         """Store the last look's extent counts `at_once`, in the service also once an hour: a commit costs 14 I/Os.
 
         A command with named files stores none. Raises: KeeperError.
         """
         due = at_once or (self._follows and time.monotonic() - self.memory.records.observed_s >= HOUR_S)
         if due and (self._follows or not request.paths):
-            record.store_counts(now_us(), host._replace(files=self.memory.seen.files))
+            record.store_counts(now_us(), self.memory.seen.files)
             self.memory.records.observed_s = time.monotonic()
 
-    def _update_history(
-        self, record: Record, host: Host, chosen: Plan, outcomes: list[Outcome], request: Request
-    ) -> None:
+    def _update_history(self, record: Record, chosen: Plan, outcomes: list[Outcome], request: Request) -> None:
         """Look again after actions, store counts and waits, and delete old rows, and failures of files that are gone.
 
-        A commit costs 14 I/Os: only waits of an hour or in LEFT are stored, and the service deletes once a day.
+        A commit costs 14 I/Os: the service deletes once a day.
 
         Raises: KeeperError if the history cannot be read or written.
         """
         if outcomes and not request.before_shutdown:
             self._look_and_remember(request)
-            self._store_counts_if_due(record, host, request, at_once=True)
+            self._store_counts_if_due(record, request, at_once=True)
         now, memory = now_us(), self.memory.records
-        before = self._read_waits(record)
+        before = memory.waiting or {}
         if not request.paths:
             memory.waiting = find_waits(before, chosen, outcomes, now)
         else:
             done = {outcome.path for outcome in outcomes if outcome.result is Result.DONE}
             memory.waiting = {path: wait for path, wait in before.items() if path not in done}
-        lasting = (one for one in memory.waiting.values() if now - one.since_us >= HOUR_US or one.reason in LEFT)
-        record.store_waits(lasting, now_us=now)
+        record.store_waits(memory.waiting.values(), now_us=now)
+        memory.counters = record.counters()
         if self._follows and time.monotonic() - memory.pruned_s < DAY_S:
             return
         memory.pruned_s = time.monotonic()
-        if not request.paths:
-            there = {(file.device, file.inode) for file in host.files}
-            there |= {(instance.device, instance.inode) for instance in host.instances}
-            self.memory.failures = {key: last for key, last in self.memory.failures.items() if key in there}
-        record.prune(now, self.config.history.keep_us, host, max_rows=self.config.history.max_rows)
+        seen = self.memory.seen
+        there = {(file.device, file.inode) for file in seen.files}
+        there |= {(instance.device, instance.inode) for instance in seen.instances}
+        self.memory.failures = {key: last for key, last in self.memory.failures.items() if key in there}
+        files, keep = group_inodes(seen.files, seen.volumes).values(), self.config.history
+        record.prune(now, keep.keep_us, files, max_rows=keep.max_rows)
 
     def _look_and_remember(self, request: Request) -> Seen:
         """Look at the files that `request` names, or at all files, and store this look in `memory.seen`.
@@ -276,29 +264,22 @@ class Engine:
         now, observer = now_us(), self.memory.observer
         observer.closed = [] if request.hurries else [one.instance for one in self.windows()[0] if not one.open]
         if request.paths and not self._follows:
-            return self._add_timing(observer.look_at(map(resolve_path, request.paths), now_us=now))
-        there = tuple(filter(os.path.isdir, self.directories)) if self._follows else self.directories
-        seen = self._add_timing(observer.look(there, now_us=now))
-        if seen.files and all(file.problem is Reason.UNREADABLE for file in seen.files):
-            where = " and ".join(there)
-            raise NeedsRootError(f"the journal files in {where} may be read by root and the group systemd-journal only")
-        if not request.paths:
+            seen = observer.look_at(map(resolve_path, request.paths), now_us=now)
+        else:
+            there = tuple(filter(os.path.isdir, self.directories)) if self._follows else self.directories
+            seen = observer.look(there, now_us=now)
+            if seen.files and all(file.problem is Reason.UNREADABLE for file in seen.files):
+                readers = "root and the group systemd-journal"
+                raise NeedsRootError(f"the journal files in {' and '.join(there)} may be read by {readers} only")
+        seen = seen._replace(instances=self.memory.flushes.look(seen.instances, seen.files))
+        self.memory.seen = seen
+        if not request.paths or not self._follows:
             return seen
         known = {one.directory: one for one in seen.instances}
         some = observer.look_at(request.paths, now_us=now)
         volumes = {volume.device: volume for volume in (*seen.volumes, *some.volumes)}  # a subvolume may be named
         self.memory.seen = seen._replace(volumes=tuple(volumes.values()))
         return some._replace(instances=tuple(known.get(one.directory, one) for one in some.instances))
-
-    def _add_timing(self, seen: Seen) -> Seen:
-        """Update the flush timers from the look `seen`, and return `seen` with its timing as the new `memory.seen`."""
-        self.memory.seen = seen._replace(instances=self.memory.flushes.look(seen.instances, seen.files))
-        return self.memory.seen
-
-    def look_for_due_plan(self) -> bool:
-        """Look at the flush timers, which can block. Return whether a plan is due: for news once, or for a sync."""
-        self.memory.flushes.look_again()
-        return self.memory.flushes.take_plan_need()
 
     def windows(self) -> tuple[tuple[Window, ...], int]:
         """Return each instance's flush window, () before a look, and the next flush (CLOCK_REALTIME us, 0 unknown)."""
@@ -319,19 +300,18 @@ class Engine:
         """Return the host at `seen`. Its `past` is read from the history only after new runs or for other files."""
         now = now_us()
         time.tzset()  # QuietHours= are local; a host that travels gets another /etc/localtime
-        here = {
-            one.device: ((one.uuid, one.subvolume), [file.inode for file in seen.files if file.device == one.device])
-            for one in seen.volumes
-        }
+        memory, here = self.memory.records, group_inodes(seen.files, seen.volumes)
         key = record.find_newest_run(), here
-        if self.memory.records.past[0] != key:
-            self.memory.records.past = key, record.past(here)
+        if memory.past[0] != key:
+            memory.past = key, record.past(here)
+        if memory.waiting is None:
+            memory.waiting = record.waiting()
         return Host(
             now_us=now,
             files=seen.files,
             instances=seen.instances,
             volumes=seen.volumes,
-            past=self.memory.records.past[1],
+            past=memory.past[1],
             written_bytes=record.sum_written_bytes(now - DAY_US, now),
             refused=dict(self.memory.failures),
             rotations=record.count_rotations(now - DAY_US, now),
@@ -340,19 +320,13 @@ class Engine:
             has_levels=HAS_LEVELS,
             on_battery=load.is_on_battery(),
             slowest_piece_us=self.memory.slowest.get_us(),
-            waiting={path: wait.reason for path, wait in self._read_waits(record).items()},
+            waiting={path: wait.reason for path, wait in memory.waiting.items()},
         )
 
     def _must_end(self, stop: Callable[[], bool], lock: state.Lock, request: Request) -> bool:
         """Return whether a run must end: after `stop` or the loss of the lock, and in a rest (battery, quiet hours)."""
-        if stop() or not lock.is_held():
-            return True
-        return find_rest(now_us(), request, self.config, on_battery=load.is_on_battery()) is not None
-
-    def _read_waits(self, record: Record) -> dict[str, Wait]:
-        """Return the waits from the memory of the service, or from the history: for a command, or at the start."""
-        known = self.memory.records.waiting
-        return record.waiting() if known is None or not self._follows else known
+        rest = find_rest(now_us(), request, self.config, on_battery=load.is_on_battery())
+        return stop() or not lock.is_held() or rest is not None
 
 
 def now_us() -> int:

@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from journalkeeper.history.database import Database
-from journalkeeper.model import Host, JournalFile, Kind, Outcome, Past, Reason, Result, Verb, Volume
+from journalkeeper.model import JournalFile, Kind, Outcome, Past, Reason, Result, Verb, Volume
 from journalkeeper.model.errors import run_bookkeeping
 from journalkeeper.model.run import LEFT, Counters, Done, HistoryEntry, Run, Sample, Totals, Wait, is_long
 from journalkeeper.model.schema import parse_record, to_columns
@@ -55,6 +55,8 @@ Statement = tuple[str, Sequence[object]]
 """SQL with its values."""
 VolumeKey = tuple[str, int]
 """A volume's UUID and the tree id of the subvolume."""
+Inodes = tuple[VolumeKey, list[int]]
+"""Files of one volume."""
 ASIDE: Final = {"newer": "was written by a newer version", "foreign": "belonged to another program"}
 
 
@@ -117,10 +119,10 @@ class Record(Database):
             statements.append(_make_insert("rewrites", {**file, **past._asdict()}))
         self._execute(statements)
 
-    def past(self, files: Mapping[int, tuple[VolumeKey, list[int]]]) -> dict[tuple[int, int], Past]:
+    def past(self, files: Mapping[int, Inodes]) -> dict[tuple[int, int], Past]:
         """Return the last rewrite or rotation of each of `files`, by (device, inode), as far as one is stored.
 
-        `files` has, for each st_dev, the key of its volume and the inodes of the files. A host can have 27,000 rows.
+        `files` is as from `group_inodes`. A host can have 27,000 rows.
         """
         columns, found = f"inode, {', '.join(Past._fields)}", dict[tuple[int, int], Past]()
         wanted = "uuid = ? AND subvolume = ? AND inode IN (SELECT value FROM json_each(?))"
@@ -129,10 +131,10 @@ class Record(Database):
             found |= {(device, row["inode"]): past for row in rows if (past := self._parse(Past, "rewrites", row))}
         return found
 
-    def store_counts(self, now_us: int, host: Host) -> None:
+    def store_counts(self, now_us: int, files: Iterable[JournalFile]) -> None:
         """Store the totals of each instance, and the extents and sizes of each active file, if they changed."""
         fresh = []
-        for table, key, counts in _make_rows(now_us, host):
+        for table, key, counts in _make_rows(now_us, files):
             row = counts._asdict()
             newest = f"SELECT * FROM {table} WHERE {key} = ? ORDER BY id DESC LIMIT 1"  # noqa: S608 - our words
             last = self._query(newest, (_encode_value(key, row[key]),))
@@ -170,12 +172,15 @@ class Record(Database):
         return {wait.path: wait for wait in self._parse_all(Wait, "waiting", rows)}
 
     def store_waits(self, waits: Iterable[Wait], *, now_us: int) -> None:
-        """Replace the stored waits with `waits`, if paths, beginnings, or reasons (of long waits or in LEFT) differ."""
+        """Store those of `waits` that last an hour or have a reason in LEFT, in place of the stored ones.
+
+        A commit costs 14 I/Os: only if paths, beginnings, or reasons (of long waits or in LEFT) differ.
+        """
 
         def key(wait: Wait) -> tuple[str, int, str]:
             return wait.path, wait.since_us, wait.reason if is_long(wait, now_us) or wait.reason in LEFT else ""
 
-        kept = {one.path: one for one in waits}
+        kept = {one.path: one for one in waits if now_us - one.since_us >= HOUR_US or one.reason in LEFT}
         if set(map(key, kept.values())) == set(map(key, self.waiting().values())):
             return
         rows = (_make_insert("waiting", one._asdict()) for one in kept.values())
@@ -237,15 +242,14 @@ class Record(Database):
         """Return the stored sums over the files of each instance, the oldest first."""
         return self._parse_all(Totals, "totals", self._rows_between("totals"))
 
-    def prune(self, now_us: int, keep_us: int, host: Host | None = None, *, max_rows: int | None = None) -> None:
+    def prune(self, now_us: int, keep_us: int, files: Iterable[Inodes] = (), *, max_rows: int | None = None) -> None:
         """Delete rows older than `keep_us`, and the oldest rows of each table beyond `max_rows` (None: no limit).
 
         Ages count from the confirmed clock, which the call first updates; without one, no row is too old. The past of
-        a file that `host` had within `keep_us` stays, so that no archive is rewritten twice.
+        a file that was among `files` within `keep_us` stays, so that no archive is rewritten twice.
         """
         moments = _compute_moments(self._moments(), now_us)
         oldest_us = moments.get("confirmed", -FOREVER_US + keep_us) - keep_us
-        files, volumes = ((), ()) if host is None else (host.files, host.volumes)
         rules = [("rewrites", "seen_us < ?", oldest_us), ("runs", "began_us < ?", oldest_us)]
         rules += [(table, "when_us < ?", oldest_us) for table in ("outcomes", "totals", "samples")]
         if max_rows is not None:
@@ -255,9 +259,8 @@ class Record(Database):
         statements: list[Statement] = [
             (f"{changed} WHERE when_us IS NOT excluded.when_us", moment) for moment in moments.items()
         ]
-        for volume in volumes:
-            inodes = json.dumps([file.inode for file in files if file.device == volume.device])
-            statements.append((SEEN, (now_us, volume.uuid, volume.subvolume, inodes, now_us, DAY_US)))
+        for volume, inodes in files:
+            statements.append((SEEN, (now_us, *volume, json.dumps(inodes), now_us, DAY_US)))
         statements += [(f"DELETE FROM {table} WHERE {condition}", (value,)) for table, condition, value in rules]  # noqa: S608 - our words
         self._execute(statements)
 
@@ -306,6 +309,15 @@ class Record(Database):
         return self.read(lambda connection: int(connection.execute(statement, values).fetchone()[0]))
 
 
+def group_inodes(files: Iterable[JournalFile], volumes: Iterable[Volume]) -> dict[int, Inodes]:
+    """Return, for the st_dev of each of `volumes`, the key of the volume and the inodes of its `files`."""
+    found: dict[int, Inodes] = {one.device: ((one.uuid, one.subvolume), []) for one in volumes}
+    for file in files:
+        if file.device in found:
+            found[file.device][1].append(file.inode)
+    return found
+
+
 def store_outcome(record: Record, run: int, volumes: Sequence[Volume], device: int, done: Done) -> list[str]:
     """Store the outcome in the history. Return [], or one notice if the history cannot be written.
 
@@ -344,14 +356,14 @@ def _compute_moments(moments: Mapping[str, int], now_us: int) -> dict[str, int]:
     return {"clock": clock_us} | ({} if confirmed_us is None else {"confirmed": min(confirmed_us, now_us)})
 
 
-def _make_rows(now_us: int, host: Host) -> list[tuple[str, str, Totals | Sample]]:
+def _make_rows(now_us: int, files: Iterable[JournalFile]) -> list[tuple[str, str, Totals | Sample]]:
     """Return the rows to store about files without a problem, each as (table, column of the subject, row)."""
     below: dict[str, list[JournalFile]] = {}
     rows: list[tuple[str, str, Totals | Sample]] = []
-    for file in host.files:
+    for file in files:
         if file.problem is None:
             below.setdefault(file.instance, []).append(file)
             if file.kind is Kind.ACTIVE:
                 counts = (file.extents.total, file.ideal_extents, file.size_bytes, file.allocated_bytes)
                 rows.append(("samples", "path", Sample(now_us, file.path, *counts)))
-    return rows + [("totals", "instance", Totals.of(now_us, name, files)) for name, files in below.items()]
+    return rows + [("totals", "instance", Totals.of(now_us, name, some)) for name, some in below.items()]

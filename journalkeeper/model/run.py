@@ -163,9 +163,9 @@ class Done(NamedTuple):
 class Report(NamedTuple):
     """The result of a run. `notices` are sentences about the run as a whole; `host` is the state that it saw.
 
-    `waiting` are the files with a delayed or failed action, after a run of the service. `counters` are the totals since
-    the installation, None if they could not be read. `unrecorded` are those notices that report a failure to write the
-    history. Of a run in the service, a caller gets the published values only, and a plan without actions.
+    `counters` are the totals since the installation, None if they could not be read. `unrecorded` are those notices
+    that report a failure to write the history. Of a run in the service, a caller gets the published values only, and a
+    plan without actions.
     """
 
     plan: Hidden[Plan]
@@ -174,7 +174,6 @@ class Report(NamedTuple):
     duration_s: Seconds
     notices: tuple[str, ...]
     host: Hidden[Host | None] = None
-    waiting: Hidden[tuple[Wait, ...]] = ()
     counters: Hidden[Counters | None] = None
     unrecorded: Hidden[tuple[str, ...]] = ()
 

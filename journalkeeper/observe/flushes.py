@@ -103,8 +103,9 @@ class Flushes:
             if directory in {None, one} and self._update_timer(one):
                 self._news = True
 
-    def take_plan_need(self) -> bool:
-        """Return whether a plan became due since the last call, or a journald should be asked for a sync now."""
+    def look_for_due_plan(self) -> bool:
+        """Look again. Return whether a plan became due since the last call, or a sync is needed now."""
+        self.look_again()
         news, self._news = self._news, False
         return news or any(map(self._needs_sync, self._instances))
 

@@ -170,7 +170,8 @@ class Worker:
         engine, places, mounts = self.engine, list_places(self.engine.directories), read_mounts()
         engine.publisher.confirm_health()
         try:
-            configuration = "" if self._load().has_configuration_of(engine) else DIFFERENT
+            read = self._load()
+            configuration = "" if (read.config, read.directories) == (engine.config, engine.directories) else DIFFERENT
         except (KeeperError, OSError) as error:
             configuration = f"{WRONG}: {error}"
         unwritable: dict[str, Obstacle] = {}
@@ -190,7 +191,7 @@ class Worker:
     def look_at_flushes(self) -> bool:
         """Look at the flush timers, charge that CPU time, and return whether to look at everything now."""
         began_s = time.thread_time()
-        is_due = self.engine.look_for_due_plan()
+        is_due = self.engine.memory.flushes.look_for_due_plan()
         self._flush_look_at_s = charge_cpu(self._flush_look_at_s, time.thread_time() - began_s, time.monotonic())
         return is_due
 
@@ -251,8 +252,9 @@ class Worker:
         if host is None:
             raise KeeperError("the run did not look at the host")
         found = self._make_findings(host, plan, outcomes)
-        present = present_after_run(plan, outcomes, report.waiting)._replace(unrecorded="; ".join(report.unrecorded))
-        is_due = self.engine.look_for_due_plan()
+        waiting = tuple((self.engine.memory.records.waiting or {}).values())
+        present = present_after_run(plan, outcomes, waiting)._replace(unrecorded="; ".join(report.unrecorded))
+        is_due = self.engine.memory.flushes.look_for_due_plan()
         wait_s = CHANGED_S if is_due else get_next_plan_s(report, self.engine.memory.observer.next_shared_us)
         return snapshot.Looked(found, present, report, wait_s)
 

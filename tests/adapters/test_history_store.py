@@ -65,15 +65,17 @@ def writes(record: Record) -> int:
 # What waits
 
 
-def test_waits_are_replaced_as_a_whole_and_written_only_if_they_changed(record: Record) -> None:
+def test_waits_of_an_hour_are_replaced_as_a_whole_and_written_only_if_they_changed(record: Record) -> None:
     assert record.waiting() == {}
-    waits = [Wait("/j/\udcff.journal", 5, "budget"), Wait("/j/b", 4, "pressure")]
-    record.store_waits(waits, now_us=0)
+    waits, now_us = [Wait("/j/\udcff.journal", 5, "budget"), Wait("/j/b", 4, "pressure")], HOUR_US + 5
+    record.store_waits(waits, now_us=now_us - 1)
+    assert list(record.waiting()) == ["/j/b"]
+    record.store_waits(waits, now_us=now_us)
     assert record.waiting() == {wait.path: wait for wait in waits}
     before = writes(record)
-    record.store_waits(reversed(waits), now_us=0)
+    record.store_waits(reversed(waits), now_us=now_us)
     assert writes(record) == before
-    record.store_waits(waits[1:], now_us=0)
+    record.store_waits(waits[1:], now_us=now_us)
     assert list(record.waiting()) == ["/j/b"]
     other = waits[1]._replace(reason="budget")
     record.store_waits([other], now_us=4 + LONG_US)
@@ -244,7 +246,7 @@ def test_history_is_of_files_and_of_what_is_below_directories(record: Record, mo
 def test_totals_are_of_each_instance_and_samples_of_active_files(record: Record) -> None:
     archive = journal("system@1.journal", kind=Kind.ARCHIVED, total=90)
     other = journal("remote-\udcff.journal", total=5, instance="remote")
-    record.store_counts(1, host(journal(), archive, other, journal("user-1.journal", problem=Reason.BAD_HEADER)))
+    record.store_counts(1, [journal(), archive, other, journal("user-1.journal", problem=Reason.BAD_HEADER)])
     assert record.totals() == [
         Totals(1, "m", files=2, extents=100, ideal_extents=2, active_extents=10, size_bytes=16 << 20,
                allocated_bytes=16 << 20),
@@ -259,13 +261,13 @@ def test_totals_are_of_each_instance_and_samples_of_active_files(record: Record)
 
 
 def test_nothing_is_written_while_nothing_changes(record: Record) -> None:
-    record.store_counts(1, host(journal()))
+    record.store_counts(1, [journal()])
     before = writes(record)
-    record.store_counts(2, host(journal()))
+    record.store_counts(2, [journal()])
     assert writes(record) == before
-    record.store_counts(3, host(journal(total=11)))
+    record.store_counts(3, [journal(total=11)])
     assert writes(record) == before + 1
-    record.store_counts(4, host(journal(total=10)))
+    record.store_counts(4, [journal(total=10)])
     assert [(row.when_us, row.extents) for row in record.samples()] == [(1, 10), (3, 11), (4, 10)]
 
 
@@ -276,7 +278,7 @@ def test_prune_forgets_what_is_older(record: Record) -> None:
     for when_us in (99, 100):
         run = record.begin_run(when_us, "defrag")
         keep(record, outcome(), when_us=when_us, run=run, inode=when_us)
-        record.store_counts(when_us, host(journal(total=when_us, inode=1)))
+        record.store_counts(when_us, [journal(total=when_us, inode=1)])
     forget(record, 1100, 1000)
     assert [entry.when_us for entry in record.history()] == [100]
     assert [row.when_us for row in record.samples()] == [row.when_us for row in record.totals()] == [100]
@@ -311,7 +313,7 @@ def test_a_clock_that_jumped_ahead_prunes_nothing_yet(record: Record, clock_us: 
 def test_prune_keeps_the_newest_rows(record: Record) -> None:
     for when_us in range(10):
         keep(record, outcome(), when_us=when_us)
-        record.store_counts(when_us, host(journal(total=when_us)))
+        record.store_counts(when_us, [journal(total=when_us)])
     record.prune(now_us=10, keep_us=1000, max_rows=10)
     assert len(record.history()) == len(record.samples()) == 10
     record.prune(now_us=10, keep_us=1000, max_rows=3)
@@ -331,7 +333,7 @@ def test_prune_writes_nothing_when_nothing_is_due(record: Record) -> None:
 def test_the_past_of_a_file_that_is_still_there_is_not_forgotten(record: Record) -> None:
     keep(record, outcome(), when_us=0, inode=7)
     keep(record, outcome(), when_us=0, inode=8)
-    there = host(journal(inode=7))
+    there = [(VOLUME, [7])]
     record.prune(DAY_US - 1, 90 * DAY_US, there)
     before = writes(record)
     for now_us, more in ((DAY_US - 1, 0), (DAY_US, 1), (DAY_US + 1, 1)):  # it is marked as seen once a day

@@ -69,7 +69,7 @@ def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Journal:
 
 def test_an_interval_begins_with_the_reported_append_and_ends_with_the_flush(journal: Journal) -> None:
     assert journal.look(OFFLINE).online_since_us is None
-    assert journal.flushes.take_plan_need()
+    assert journal.flushes.look_for_due_plan()
     assert journal.closes_us() is None
     journal.now_us += SECOND_US
     heard_us = journal.now_us
@@ -78,17 +78,17 @@ def test_an_interval_begins_with_the_reported_append_and_ends_with_the_flush(jou
     assert journal.flushes.get_next_look_us(0) == heard_us
     found = journal.look(ONLINE)
     assert found.online_since_us == heard_us - COALESCED_US + SKEW_US
-    assert not journal.flushes.take_plan_need()
+    assert not journal.flushes.look_for_due_plan()
     assert journal.closes_us() == heard_us - COALESCED_US + 300 * SECOND_US
     assert journal.waited == []
     journal.flushes.note_append(journal.directory, journal.now_us)  # is flushed, too, as it came before the next look
     journal.write(OFFLINE)
     journal.flushes.look_again("/elsewhere")
-    assert not journal.flushes.take_plan_need()
+    assert journal.waited == []
     journal.flushes.look_again(journal.directory)
     assert len(journal.waited) == 1, "what the flush has begun to write is waited for"
     assert journal.slept_s == [COMMIT_S]
-    assert [journal.flushes.take_plan_need(), journal.flushes.take_plan_need()] == [True, False]
+    assert [journal.flushes.look_for_due_plan(), journal.flushes.look_for_due_plan()] == [True, False]
     assert journal.closes_us() is None
 
 
@@ -112,11 +112,11 @@ def test_an_unknown_timer_is_learned_by_a_sync_after_its_interval(journal: Journ
     journal.look(ONLINE)
     assert not journal.look(ONLINE, 300 * SECOND_US + LATE_US).sync_tells
     assert journal.look(ONLINE, 1).sync_tells
-    assert journal.flushes.take_plan_need()
+    assert journal.flushes.look_for_due_plan()
     asked_us = journal.now_us
     journal.flushes.learn(journal.directory, lambda: journal.write(after))
     assert journal.waited, "the data of the sync is waited for"
-    assert journal.flushes.take_plan_need()
+    assert journal.flushes.look_for_due_plan()
     assert not journal.look(ONLINE, SECOND_US).sync_tells, "it is asked for once in an hour at most"
     assert journal.closes_us() == asked_us + 300 * SECOND_US
 

@@ -592,7 +592,7 @@ def test_an_archives_piece_waits_until_the_flush_is_over(short: Bed) -> None:
         while not (is_due := one.flushes.is_flush_due(500_000)) and short.journald.state() == ONLINE:
             time.sleep(0.02)
         assert one.throttle(0) is None
-        return is_due and short.journald.state() != ONLINE and one.flushes.take_plan_need()
+        return is_due and short.journald.state() != ONLINE and one.flushes._news
 
     assert any(map(waits, TRIES))
 

@@ -68,7 +68,7 @@ def test_only_a_run_makes_journald_sync(engine: Engine, monkeypatch: pytest.Monk
     engine.look(NOW)
     go(engine, stop=lambda: True)
     assert asked == []
-    assert engine.look_for_due_plan(), "it is still time for a plan"
+    assert engine.memory.flushes.look_for_due_plan(), "it is still time for a plan"
     go(engine)
     assert asked
 

@@ -21,6 +21,7 @@ from journalkeeper.history.store import Record
 from journalkeeper.model import Request, Verb
 from journalkeeper.model.errors import KeeperError
 from journalkeeper.model.run import Counters, Found, Wait
+from journalkeeper.model.units import HOUR_US
 from journalkeeper.probe.scratch_volume import ScratchVolume, run
 from tests import hosts
 from tests.btrfs.faults import cut_power
@@ -202,7 +203,7 @@ def test_a_name_that_is_no_text_is_kept_in_words_as_well(state: Path) -> None:
 @pytest.mark.parametrize("row", ["(x'2f62', -1, 'x')", "(x'2f62', 9000000000000000000, 'x')"])
 def test_a_damaged_wait_is_left_out_and_said(state: Path, row: str) -> None:
     with Record(state) as record:
-        record.store_waits([Wait("/j/a.journal", 5, "pressure")], now_us=0)
+        record.store_waits([Wait("/j/a.journal", 5, "pressure")], now_us=HOUR_US + 5)
     damage(state, f"INSERT INTO waiting VALUES {row}")  # noqa: S608 - a row of the table above
     with Record(state) as record:
         assert record.waiting() == {"/j/a.journal": Wait("/j/a.journal", 5, "pressure")}
