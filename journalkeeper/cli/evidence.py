@@ -15,7 +15,7 @@ from journalkeeper.btrfs.volume import MOUNTINFO
 from journalkeeper.cli.context import Context
 from journalkeeper.config import Config
 from journalkeeper.engine import Engine
-from journalkeeper.health.evidence import UNASKED, Evidence, Journal, Look, Obstacle, Recorded, Unknown, Wanted
+from journalkeeper.health.evidence import UNASKED, Evidence, Look, Obstacle, Recorded, Unknown, Wanted
 from journalkeeper.health.verdict import present
 from journalkeeper.model import Host, Reason, Request
 from journalkeeper.model.errors import KeeperError, NeedsRootError, NotBtrfsError
@@ -46,19 +46,13 @@ def gather(context: Context, wanted: Wanted) -> Evidence:
     except (KeeperError, OSError) as error:
         config, wrong = Config(), str(error)
     record = context.read_history(wanted.since_us, wanted.directory)
-    service = context.read_service() if wanted.directory is None else UNASKED
+    service = context.read_service()  # with -D none
+    answers = isinstance(service, Manager)  # the service has judged its obstacles itself
     engine = context.engine(config)
-    look: Look | Unknown = UNASKED
-    if wanted.files or not isinstance(service, Manager):
-        look = _look(engine, record, now_us)
+    look = _look(engine, record, now_us) if wanted.files or not answers else UNASKED
     instances = () if isinstance(look, Unknown) else look.host.instances
     ours = wanted.directory is None or any(one.rotatable for one in instances)
-    if wanted.directory is not None:
-        service = context.read_service() if ours else ELSEWHERE
-    found: Journal | Unknown = UNASKED
-    if wanted.entries:
-        found = machine.read_journal(wanted.directory, wanted.entries, boots=wanted.boots)
-    answers = isinstance(service, Manager)  # the service has judged this itself
+    journal = machine.read_journal(wanted.directory, wanted.entries, boots=wanted.boots) if wanted.entries else UNASKED
     places = obstacles.list_places(() if answers else engine.directories)
     evidence = Evidence(
         now_us=now_us,
@@ -66,10 +60,10 @@ def gather(context: Context, wanted: Wanted) -> Evidence:
         config=Unknown("the configuration is wrong") if wrong else config,
         config_error=wrong,
         record=record,
-        journal=found,
+        journal=journal,
         units=machine.read_units() if ours else ELSEWHERE,
         storage=machine.read_storage() if ours else ELSEWHERE,
-        service=service,
+        service=service if ours else ELSEWHERE,
         unwritable=() if answers else _find_unwritable(places, wanted),
         silent=(() if answers else obstacles.find_silent(places, ASK_S)) if ours else ELSEWHERE,
         full=() if answers else obstacles.find_full(places),
