@@ -111,8 +111,8 @@ FLAT_ROLLBACK: Final = "After a rollback of the root to a later snapshot, it is 
 class IsolateAnswer(NamedTuple):
     """The answer of `isolate`: `isolated` is whether `directory` is a subvolume now.
 
-    `flat` is whether it is mounted from the top of the volume. `lost` is the path, from there, of the subvolume that a
-    rollback left in another root.
+    `flat` is whether it is mounted from the top of the volume. `lost` is the path, from there, of the journal's
+    subvolume if a rollback left it in another root, or if it is not mounted.
     """
 
     directory: str
@@ -135,7 +135,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, context: Context) -> int:
     """Show, or with --apply and --undo do, the move of the journal directory. Return 0.
 
-    End a move that was killed first. Bring back a subvolume that a rollback left in another root. Restart the service
+    End a move that was killed first. Bring back a subvolume that is elsewhere (`_find_elsewhere`). Restart the service
     if its journal was changed. Raises: NeedsRootError; UsageError for --flat without --apply; KeeperError if the
     journal cannot be moved: it is as it was, or the message says where it is.
     """
@@ -151,10 +151,10 @@ def run(args: argparse.Namespace, context: Context) -> int:
     unit, state, changed = _name_mount_unit(top), "", False
     try:
         with Lock(context.state_directory):
-            changed = _mount_flat(top, unit)
-            if lost := isolate.find_lost(top):
-                _bring_back(top, lost)
-            elif args.undo and _is_flat(top):
+            if lost := _find_elsewhere(top, unit):
+                _bring_back(top, unit, lost)
+                changed = True
+            if args.undo and _is_flat(top):
                 changed = True
                 _unflatten(top, unit)
                 state = NOT_FLAT
@@ -182,13 +182,6 @@ def run(args: argparse.Namespace, context: Context) -> int:
     said += [READERS] * changed + [_describe_rollback(top)] * (changed and args.apply)
     _show(context, found, said, None, changed=changed)
     return 0
-
-
-def _show_plan(context: Context, top: str) -> None:
-    """Show `_describe_plan` of the tree at `top`, which counts as empty if a rollback left its subvolume elsewhere."""
-    lost = isolate.find_lost(top)
-    found = isolate.Tree(top, is_subvolume=False, entries={}) if lost else isolate.survey(top)
-    _show(context, found, _describe_plan(found, lost), lost)
 
 
 def _show(context: Context, tree: isolate.Tree, said: list[str], lost: str | None, *, changed: bool = False) -> None:
@@ -260,18 +253,27 @@ def _is_own_unit(unit: str) -> bool:
     return os.path.lexists(unit) and Path(unit).read_text().startswith(MOUNT_UNIT.split("\n", 1)[0])
 
 
-def _mount_flat(top: str, unit: str) -> bool:
-    """Mount FLAT if it and its unit exist: the empty directory below would be moved. Then restart the timer.
-    Return whether this mounted it. Raises: KeeperError if the mount is skipped, because `top` has files.
+def _find_elsewhere(top: str, unit: str) -> str | None:
+    """Return the path, from the volume's top, of the journal's subvolume if it is not at `top`. Raises: as `find_lost`.
+
+    It is FLAT if that has a unit and is not mounted, or else what a rollback left in another root.
     """
-    if _is_flat(top) or not _is_own_unit(unit) or not volume.has_subvolume(os.path.dirname(top), isolate.FLAT):
-        return False  # the unit alone is what a killed move or, after --undo, a rollback leaves
-    scratch_volume.run("systemctl", "start", os.path.basename(unit))
-    if not _is_flat(top):
-        raise KeeperError(f"{top} has files, so {isolate.FLAT} is not mounted there: move them away, and reboot")
-    # it starts the service, which needs the mount (RequiresMountsFor=)
-    subprocess.run(["systemctl", "try-restart", "journalkeeper.timer"], check=False, capture_output=True)
-    return True
+    if not _is_flat(top) and _is_own_unit(unit) and volume.has_subvolume(os.path.dirname(top), isolate.FLAT):
+        return isolate.FLAT  # the unit alone is what a killed move or, after --undo, a rollback leaves
+    return isolate.find_lost(top)
+
+
+def _bring_back(top: str, unit: str, lost: str) -> None:
+    """Mount or move the subvolume `lost` of `_find_elsewhere` at `top`. Raises: KeeperError if `top` has files."""
+    if lost == isolate.FLAT and _is_own_unit(unit):
+        scratch_volume.run("systemctl", "start", os.path.basename(unit))
+        if not _is_flat(top):
+            raise KeeperError(f"{top} has files, so {lost} is not mounted there: move them away, and reboot")
+        # it starts the service, which needs the mount (RequiresMountsFor=)
+        subprocess.run(["systemctl", "try-restart", "journalkeeper.timer"], check=False, capture_output=True)
+    else:
+        _move_subvolume(top, _find_own_place(top), lost)
+        os.setxattr(top, isolate.MARK, b"")  # it contains all of an old tree that a snapshot during the move contains
 
 
 def _remove_mount_unit(top: str, unit: str) -> None:
@@ -283,28 +285,26 @@ def _remove_mount_unit(top: str, unit: str) -> None:
         scratch_volume.run("systemctl", "daemon-reload")
 
 
-def _bring_back(top: str, lost: str) -> None:
-    """Move the subvolume `lost` to `top`, and mark it as a whole copy, for `isolate.finish`."""
-    _move_subvolume(top, _find_own_place(top), lost)
-    os.setxattr(top, isolate.MARK, b"")  # it contains all of an old tree that a snapshot during the move contains
-
-
-def _describe_plan(found: isolate.Tree, lost: str | None) -> list[str]:
-    """Return what --apply or --undo would do, and which programs must end first. `lost` counts instead of `found`."""
+def _show_plan(context: Context, top: str) -> None:
+    """Show what --apply or --undo would do, and which programs must end first."""
+    lost = _find_elsewhere(top, _name_mount_unit(top))
+    found = isolate.Tree(top, is_subvolume=False, entries={}) if lost else isolate.survey(top)
     if lost:
-        said = f"{found.path} is empty and read-only since a rollback: journald writes to /run only."
-        return [said, f"The journal is in the subvolume {lost}; --apply moves it here."]
-    if found.is_subvolume:
-        said = f"{found.path} is a subvolume of its own: {_count(found)}. --undo makes it a plain directory."
-        return [said, _describe_rollback(found.path)]
-    writers = {name for name, _ in isolate.find_writers(found.path) if not name.startswith("systemd-journald.service")}
-    return [
-        f"{found.path} is a plain directory with {_count(found)}. --apply moves it into a subvolume of its own, which"
-        " later snapshots do not contain. Snapshots that exist keep what they contain. The new files share their data"
-        " with the old ones: space is needed for metadata only.",
-        ROLLBACK,
-        *(f"End {name} first, and its sockets: it can write." for name in sorted(writers)),
-    ]
+        state = "not mounted" if lost == isolate.FLAT else "empty and read-only since a rollback"
+        said = [f"{top} is {state}: journald writes to /run only.", f"--apply brings back the subvolume {lost}."]
+    elif found.is_subvolume:
+        said = [f"{top} is a subvolume of its own: {_count(found)}. --undo makes it a plain directory."]
+        said += [_describe_rollback(top)]
+    else:
+        said = [
+            f"{top} is a plain directory with {_count(found)}. --apply moves it into a subvolume of its own, which"
+            " later snapshots do not contain. Snapshots that exist keep what they contain. The new files share their"
+            " data with the old ones: space is needed for metadata only.",
+            ROLLBACK,
+        ]
+        writers = {name for name, _ in isolate.find_writers(top) if not name.startswith("systemd-journald.service")}
+        said += [f"End {name} first, and its sockets: it can write." for name in sorted(writers)]
+    _show(context, found, said, lost)
 
 
 def _describe_rollback(top: str) -> str:

@@ -680,6 +680,10 @@ def test_a_flat_journal_that_is_not_mounted_is_mounted_first(
     assert call("--apply", "--flat", "-D", flat_host) == 0
     unmount(flat_host)
     assert not os.listdir(flat_host)
+    assert program.run(["isolate", "-j", "-D", str(flat_host)]) == 0
+    assert json.loads(capsys.readouterr().out)["lost"] == isolate.FLAT
+    assert program.run(["isolate", "-D", str(flat_host)]) == 0
+    assert f"{flat_host} is not mounted: journald writes to /run only.\n" in capsys.readouterr().out
     assert program.run(["isolate", *words, "-j", "-D", str(flat_host)]) == 0
     assert json.loads(capsys.readouterr().out)["changed"], "the service has to follow"
     assert describe(flat_host) == before
