@@ -54,16 +54,15 @@ def estimate_cold_read_s(fd: int) -> float | str:
         return "this kernel does not show which pages are dirty (Linux 6.5 and later do)"
     runs = [clean[at : at + RUN] for at in range(0, len(clean), RUN)]
     samples = max(1, len(runs) // GROUPS)
-    spent_s, read = 0.0, list[Piece]()
+    spent_s = units = 0.0
     for number in range(samples):
         if number == 1:  # a limited disk answers the first requests at once
-            spent_s, read = 0.0, []
-        sample = _drop_pages(fd, list(chain.from_iterable(runs[number::samples])))
-        spent_s += _time_read_s(fd, sample)
-        read += sample
+            spent_s = units = 0.0
+        took_s, read_units = _time_cold_read(fd, list(chain.from_iterable(runs[number::samples])))
+        spent_s, units = spent_s + took_s, units + read_units
         if number and spent_s > MOST_S:
             break
-    total, units = _count_requests(pieces), _count_requests(read)
+    total = _count_requests(pieces)
     least = min(total, RUN) / 2
     if units and units >= least:
         return spent_s * total / units
@@ -92,25 +91,24 @@ def _count_requests(pieces: Sequence[Piece]) -> float:
     return sum(units for _, _, units in pieces)
 
 
-def _drop_pages(fd: int, pieces: Sequence[Piece]) -> list[Piece]:
-    """Drop `pieces` from the page cache. Return those of which at most half stays there, as mapped pages do."""
-    for offset, length, _ in pieces:
-        os.posix_fadvise(fd, offset, length, os.POSIX_FADV_DONTNEED)
-    return [one for one in pieces if kernel.cachestat(fd, one[0], one[1])[0] * PAGESIZE <= one[1] / 2]
+def _time_cold_read(fd: int, pieces: Sequence[Piece]) -> tuple[float, float]:
+    """Drop `pieces` from the page cache and read them. Return the seconds of the reads, and the price in requests.
 
-
-def _time_read_s(fd: int, pieces: Sequence[Piece]) -> float:
-    """Return the elapsed seconds. All pieces are read ahead first, so that all requests are under way at once.
+    Pieces of which more than half stays in the cache, as mapped pages do, are left out. All others are read ahead
+    first, so that all requests are under way at once.
 
     Raises: OSError: EIO.
     """
+    for offset, length, _ in pieces:
+        os.posix_fadvise(fd, offset, length, os.POSIX_FADV_DONTNEED)
+    cold = [one for one in pieces if kernel.cachestat(fd, one[0], one[1])[0] * PAGESIZE <= one[1] / 2]
     begins: dict[int, int] = {}
     """The beginning of each contiguous range, by its end."""
-    for offset, length, _ in pieces:
+    for offset, length, _ in cold:
         begins[offset + length] = begins.pop(offset, offset)
     began_s = time.perf_counter()
     for end, begin in begins.items():
         os.posix_fadvise(fd, begin, end - begin, os.POSIX_FADV_WILLNEED)
-    for offset, length, _ in pieces:
+    for offset, length, _ in cold:
         os.pread(fd, length, offset)
-    return time.perf_counter() - began_s
+    return time.perf_counter() - began_s, _count_requests(cold)
