@@ -262,14 +262,11 @@ def is_subvolume(fd: int) -> bool:
     return os.fstat(fd).st_ino == FIRST_FREE_OBJECTID
 
 
-def create_subvolume(path: str) -> None:
-    """Make an empty subvolume. Raises: OSError."""
-    btrfsutil.create_subvolume(path)
+create_subvolume = btrfsutil.create_subvolume
+"""Make an empty subvolume at a path. Raises: OSError."""
 
-
-def delete_subvolume(path: str) -> None:
-    """Delete a subvolume with all files in it. Raises: OSError."""
-    btrfsutil.delete_subvolume(path)
+delete_subvolume = btrfsutil.delete_subvolume
+"""Delete the subvolume at a path, with all files in it. Raises: OSError."""
 
 
 def read_uuid(top: int | str) -> bytes:
