@@ -67,7 +67,7 @@ def show(directory: Path, wanted: int, iops: int | None) -> int:
         before = look(bed, archive, limit)
         say("4. journalkeeper")
         for words in (("scan",), ("plan", *ASKED), ("defrag", *ASKED), ("plan", *ASKED)):
-            command = ["journalkeeper", words[0], "-D", os.fspath(bed.directory), *words[1:]]
+            command = ["journalkeeper", words[0], "-D", os.fspath(bed.journald.directory), *words[1:]]
             say(f"\n$ {' '.join(command)}")
             columns = shutil.get_terminal_size((100, 24)).columns
             set_up = {"STATE_DIRECTORY": f"{bed.volume.base}/state", "COLUMNS": f"{columns}"}

@@ -231,11 +231,6 @@ class Bed(NamedTuple):
     volume: ScratchVolume
     journald: PrivateJournald
 
-    @property
-    def directory(self) -> Path:
-        """The directory for `journalkeeper -D`."""
-        return self.journald.directory
-
 
 @contextmanager
 def bed(*settings: str, size: str = "1G", options: str = "defaults", parent: Path | None = None) -> Iterator[Bed]:

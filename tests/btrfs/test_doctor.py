@@ -116,7 +116,7 @@ def test_the_remedy_of_a_damaged_active_file_does_not_take_it_from_journald(
     assert f"/{name}" not in str(find_remedies())
     bed.journald.log("after it")
     run(*inside, "journalctl", "--sync")
-    assert "after it" in run("journalctl", "--quiet", "--output=cat", f"--directory={bed.directory}")
+    assert "after it" in run("journalctl", "--quiet", "--output=cat", f"--directory={bed.journald.directory}")
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ def test_a_real_journal_of_every_kind(bed: Bed, keep: Keep) -> None:
     for path, each in before.items():
         os.utime(path, ns=each.times_ns)
 
-    engine = keep(bed.directory)
+    engine = keep(bed.journald.directory)
     report = go(engine)
 
     assert engine.memory.slowest.get_us() > 0
@@ -103,7 +103,7 @@ def test_a_real_journal_of_every_kind(bed: Bed, keep: Keep) -> None:
     assert report.written_bytes == sum(outcome.bytes_written for outcome in report.outcomes)
     assert report.notices == ()
 
-    again = go(keep(bed.directory))
+    again = go(keep(bed.journald.directory))
 
     assert again.outcomes == ()
     assert again.written_bytes == 0

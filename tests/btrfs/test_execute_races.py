@@ -542,7 +542,7 @@ class Asked:
         self.throttle = Throttle(made, action, self.seen)
 
     def look(self, bed: Bed) -> Seen:
-        seen = Observer().look([str(bed.directory)], now_us=time.time_ns() // 1000)
+        seen = Observer().look([str(bed.journald.directory)], now_us=time.time_ns() // 1000)
         # The instance's own settings are in journald's namespace.
         seen = seen._replace(instances=tuple(one._replace(sync_interval_us=3_000_000) for one in seen.instances))
         self.flushes.look(seen.instances, seen.files)

@@ -78,7 +78,7 @@ def test_headers_and_names_agree_with_journalctl(bed: Bed) -> None:
 
     assert eventually(is_synced)  # a message of journald itself can follow the sync
 
-    (directory,) = layout.find_directories(os.fspath(bed.directory))
+    (directory,) = layout.find_directories(os.fspath(bed.journald.directory))
     assert (directory.path, directory.machine_id) == (os.fspath(journald.journal), journald.journal.name)
     names = layout.list_directory(directory.path).journals
     found = {named.kind: name for name in names if (named := classify(name))}

@@ -150,11 +150,11 @@ def test_a_shared_active_file_is_rotated_and_its_archive_compacted(bed: Bed, kee
 
 def looked_at(bed: Bed, **instance: object) -> Plan:
     """What would be ordered if the journald here could be asked."""
-    seen = Observer().look((str(bed.directory),), now_us=0)
+    seen = Observer().look((str(bed.journald.directory),), now_us=0)
     roomy = {"rotatable": True, "system_max_use_bytes": 4 << 30, "system_max_file_size_bytes": 128 << 20}
     roomy["available_bytes"] = 100 << 30  # of which one small archive more takes no entry away
     changed = tuple(one._replace(**{**roomy, **instance}) for one in seen.instances)  # type: ignore[arg-type]
-    engine = Engine(Config(), directories=(str(bed.directory),))
+    engine = Engine(Config(), directories=(str(bed.journald.directory),))
     return plan(engine.look(Request())._replace(instances=changed), Request(upkeep=True, now=True), Config())
 
 

@@ -95,7 +95,7 @@ def test_a_look_agrees_with_the_systems_tools(bed: Bed) -> None:
     # journald's timer sets its size up to 250 ms later
     assert eventually(lambda: time.time_ns() - archive.stat().st_ctime_ns > 10**9)
     log_until_online(bed.journald, "the active one")
-    seen = Observer(with_disk_bytes=True).look([str(bed.directory)], now_us=now_us())
+    seen = Observer(with_disk_bytes=True).look([str(bed.journald.directory)], now_us=now_us())
     assert [file.kind for file in seen.files] == [Kind.ACTIVE, Kind.ARCHIVED]
     active, archived = seen.files
     assert (active.path, active.state, active.owner) == (str(bed.journald.active), State.ONLINE, "system")

@@ -46,7 +46,7 @@ def sockets(bed: Bed) -> Path:
 
 
 def options(bed: Bed, **more: object) -> Namespace:
-    values: dict[str, object] = {"directory": str(bed.directory), "size": 200, "rate": 100, "seconds": 0.5}
+    values: dict[str, object] = {"directory": str(bed.journald.directory), "size": 200, "rate": 100, "seconds": 0.5}
     return Namespace(**values | {"argv": LINES} | more)
 
 
@@ -157,7 +157,7 @@ def test_the_document_of_each_probe_is_what_its_schema_says(
     bed.journald.log("a message")
     bed.journald.sync()
     probe, *rest = words.split()
-    assert run(["probe", probe, "-j", "-D", str(bed.directory), *rest]) == 0
+    assert run(["probe", probe, "-j", "-D", str(bed.journald.directory), *rest]) == 0
     document = json.loads(capsys.readouterr().out)
     check("probe", document)
     assert rows <= {series["name"] for series in document["series"] if series["count"]}
@@ -371,7 +371,7 @@ def test_the_figures_are_those_of_a_volume_that_only_journald_writes(
         bed.journald.age(FLUSHES, messages=100)
         run_command("btrfs", "filesystem", "sync", bed.volume.mountpoint)
 
-    asked = Namespace(seconds=6, directory=str(bed.directory))
+    asked = Namespace(seconds=6, directory=str(bed.journald.directory))
     with ThreadPoolExecutor(1) as pool:
         logging = pool.submit(log)
         writes.measure(asked, found, bed.journald.pid)
@@ -385,7 +385,7 @@ def test_the_figures_are_those_of_a_volume_that_only_journald_writes(
     assert FLUSHES <= flushes < 1.5 * FLUSHES  # on a loaded machine the bed asks for a sync again
     measure = partial(writes.measure, pid=bed.journald.pid)
     monkeypatch.setattr(writes, "measure", measure)
-    assert run(["probe", "writes", "-j", "--seconds=1", "-D", str(bed.directory)]) == 0
+    assert run(["probe", "writes", "-j", "--seconds=1", "-D", str(bed.journald.directory)]) == 0
     document = json.loads(capsys.readouterr().out)
     check("probe", document)
     assert document["writes"]["logged_bytes"] == 0
@@ -402,4 +402,4 @@ def test_a_journald_that_ends_is_one_sentence(bed: Bed) -> None:
     with ThreadPoolExecutor(1) as pool:
         pool.submit(stop)
         with pytest.raises(KeeperError, match="no systemd-journald runs here, or it ended meanwhile"):
-            writes.measure(Namespace(seconds=1, directory=str(bed.directory)), found, bed.journald.pid)
+            writes.measure(Namespace(seconds=1, directory=str(bed.journald.directory)), found, bed.journald.pid)

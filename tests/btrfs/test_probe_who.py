@@ -69,7 +69,7 @@ def watch(during: Callable[[], object], seconds: float = 5) -> dict[str, Series]
 def test_known_calls_are_counted_exactly_and_timed_as_their_program_does(bed: Bed) -> None:
     """Other work can keep the program from a processor after a call."""
     limit(bed.volume, 100)  # a call takes long enough to find its names
-    file = str(bed.directory / "synced")
+    file = str(bed.journald.directory / "synced")
 
     def agree(_: int) -> bool:
         said: list[str] = []
@@ -100,7 +100,7 @@ WRITER = "import os, sys; fd = os.open(sys.argv[1], 66); os.pwrite(fd, b'x' * (6
 
 def test_a_call_that_has_not_returned_counts_until_the_end(bed: Bed) -> None:
     limit(bed.volume, 10)
-    file = str(bed.directory / "held")
+    file = str(bed.journald.directory / "held")
     started: list[subprocess.Popen[bytes]] = []
     rows = watch(lambda: started.append(subprocess.Popen([sys.executable, "-c", WRITER, file])))
     assert started[0].poll() is None
