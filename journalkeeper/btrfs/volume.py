@@ -66,17 +66,10 @@ SPACE = struct.Struct("=QQQ")
 BTRFS_BLOCK_GROUP_DATA = 1 << 0
 BTRFS_BLOCK_GROUP_METADATA = 1 << 2
 
-PROFILES = {
-    1 << 3: "raid0",
-    1 << 4: "raid1",
-    1 << 5: "dup",
-    1 << 6: "raid10",
-    1 << 7: "raid5",
-    1 << 8: "raid6",
-    1 << 9: "raid1c3",
-    1 << 10: "raid1c4",
-}
-"""The names that mkfs.btrfs gives to the BTRFS_BLOCK_GROUP_* bits. Without any of the bits the profile is "single"."""
+PROFILES = ("raid0", "raid1", "dup", "raid10", "raid5", "raid6", "raid1c3", "raid1c4")
+"""The names that mkfs.btrfs gives to the BTRFS_BLOCK_GROUP_* bits from FIRST_PROFILE_BIT on; without one "single"."""
+
+FIRST_PROFILE_BIT = 3
 
 REDUNDANT = frozenset({"raid1", "raid1c3", "raid1c4", "raid10", "raid5", "raid6", "dup"})
 """Profiles with a second copy or parity, where btrfs needs a checksum to find the correct copy.
@@ -95,7 +88,7 @@ class Space(NamedTuple):
     @property
     def profile(self) -> str:
         """The name that mkfs.btrfs gives to the layout of the chunks: a name in PROFILES, or "single"."""
-        return next((name for bit, name in PROFILES.items() if self.flags & bit), "single")
+        return next((name for bit, name in enumerate(PROFILES, FIRST_PROFILE_BIT) if self.flags >> bit & 1), "single")
 
 
 def fs_info(fd: int) -> tuple[str, int]:
