@@ -93,8 +93,7 @@ class Context:
         """
         if not self.means_service():
             raise UsageError("only the host's service can do this: leave out -D, --config and STATE_DIRECTORY=")
-        service = self.running()
-        if service is None:
+        if (service := self.running()) is None:
             raise KeeperError("the service is not running or not on D-Bus: see systemctl status journalkeeper")
         return service
 

@@ -109,8 +109,7 @@ def _require_fit_place(args: argparse.Namespace) -> None:
     if shutil.which("mkfs.btrfs") is None:
         raise KeeperError("mkfs.btrfs is not installed: install the package btrfs-progs")
     require_root_only(args.place)
-    free = shutil.disk_usage(args.place).free
-    if free < FREE_BYTES:
+    if (free := shutil.disk_usage(args.place).free) < FREE_BYTES:
         raise KeeperError(f"{args.place}: {format_size(free)} are free, {format_size(FREE_BYTES)} are needed")
 
 
