@@ -25,14 +25,7 @@ from .scratch_volume import OWN_MOUNTS, ScratchVolume, run, undo_at_end, wait_un
 
 JOURNALD = "/usr/lib/systemd/systemd-journald"
 OFFLINE, ONLINE, ARCHIVED = 0, 1, 2
-SETTINGS = (
-    "Storage=persistent",
-    "RateLimitBurst=0",
-    "ForwardToSyslog=no",
-    "ForwardToWall=no",
-    "ReadKMsg=no",
-    "Audit=no",
-)
+SETTINGS = ("Storage=persistent", "RateLimitBurst=0", "ForwardToSyslog=no", "ReadKMsg=no", "Audit=no")
 VERBS = ("GET", "GET", "GET", "PUT", "POST", "HEAD")
 NOUNS = ("invoice", "customer", "basket", "picture", "session", "report", "address", "voucher", "shipment", "comment")
 STATUSES = (200, 200, 200, 304, 404, 503)
