@@ -177,12 +177,12 @@ class Entry(NamedTuple):
 class WallClock:
     """The wall clock of a machine, as the entries show it in the order in which journald received them.
 
-    In one boot, all entries have the same difference between the two clocks until the wall clock is set. `steps` is
-    the number of times that it was set, `unclear` the number of waits that this may explain.
+    In one boot, all entries have the same difference between the two clocks until the wall clock is set. `unclear` is
+    the number of waits that this may explain.
     """
 
     def __init__(self) -> None:
-        self.steps = self.unclear = 0
+        self.unclear = 0
         self._boots: dict[str, tuple[int, int, int]] = {}
         """The difference and the monotonic time at the last entry of a boot, and since when the clock was not set."""
 
@@ -195,7 +195,7 @@ class WallClock:
         if (before := self._boots.get(boot_id)) is not None:
             before_us, then_us, since_us = before
             if abs(offset_us - before_us) > STEP_US + SLEW * abs(monotonic_us - then_us):
-                self.steps, since_us = self.steps + 1, taken_us
+                since_us = taken_us
         self._boots[boot_id] = offset_us, monotonic_us, since_us
         is_clear = 0 <= wait_us <= min(monotonic_us, max(STEP_US, taken_us - since_us))
         self.unclear += not is_clear

@@ -40,7 +40,7 @@ def measure(asked: Namespace, found: Measurement) -> None:
 
 
 def add_waits(entries: Iterable[Entry], found: Measurement) -> None:
-    """Add the waits of `entries`, the oldest first, to `found`, with notes on changes of the clock, and lost messages.
+    """Add the waits of `entries`, the oldest first, to `found`, with a note on a set clock, and lost messages.
 
     The judged series "all" has all waits. Each unit has a series, too, the longest wait first. The entries so far also
     count if an exception ends the iteration.
@@ -58,8 +58,6 @@ def add_waits(entries: Iterable[Entry], found: Measurement) -> None:
                     series.waits_ns.append(intake.wait_us * 1000)
     finally:
         found.series += sorted(units.values(), key=lambda one: (-max(one.waits_ns), one.name))
-        if clock.steps:
-            found.notes.append(f"The clock was set {pluralize(clock.steps, 'time')} meanwhile.")
         if clock.unclear:
             left_out = pluralize(clock.unclear, "entry")
             found.notes.append(f"{left_out} left out: the clock may have been set while they waited.")

@@ -98,8 +98,7 @@ def test_a_wait_across_a_change_of_the_clock_is_left_out(moved_us: int) -> None:
     after = entry(10021 * SECOND + moved_us, 700) | {"__MONOTONIC_TIMESTAMP": str(10021 * SECOND)}
     found = intake(entry(10010 * SECOND, 300), set_, after)
     assert found.series[0].waits_ns.tolist() == [300_000, 700_000]
-    left_out = "1 entry left out: the clock may have been set while they waited."
-    assert found.notes == ["The clock was set 1 time meanwhile.", left_out]
+    assert found.notes == ["1 entry left out: the clock may have been set while they waited."]
 
 
 def test_a_wait_that_began_before_the_first_entry_of_a_boot_is_left_out() -> None:
@@ -110,7 +109,7 @@ def test_a_wait_that_began_before_the_first_entry_of_a_boot_is_left_out() -> Non
 
 
 def test_a_clock_that_ntp_slews_is_not_a_change_of_the_clock() -> None:
-    later = entry(3610 * SECOND, 500) | {"__MONOTONIC_TIMESTAMP": str(3608 * SECOND + SECOND // 5)}
+    later = entry(3610 * SECOND, 20_000) | {"__MONOTONIC_TIMESTAMP": str(3608 * SECOND + SECOND // 5)}
     assert intake(entry(10 * SECOND), later).notes == []
 
 
