@@ -19,10 +19,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
-from jeepney import Message, MessageType, new_method_return
+from jeepney import Message, message_bus, new_method_return
 
 from journalkeeper.bus import names
-from journalkeeper.bus.connection import Connection, Received, bus_call, make_call
+from journalkeeper.bus.connection import Connection, Received, make_call
 from tests.nobody import NOBODY
 from tests.patience import PATIENCE_S, eventually
 
@@ -204,13 +204,13 @@ class FakePeer:
         self.loop, self._ended = asyncio.get_running_loop(), asyncio.Event()
         self.bus = await Connection.open(self.address)
         self.bus.handle = self._handle
-        await self.bus.call(bus_call("RequestName", "su", self.name, 0))
+        await self.bus.call(message_bus.RequestName(self.name))
         self._ready.set()
         await self._ended.wait()
         self.bus.close()
 
     def _handle(self, message: Received) -> None:
-        answer = self.answer(message) if message.kind is MessageType.method_call else None
+        answer = self.answer(message)
         if answer is not None:
             self.bus.send(answer)
 

@@ -17,14 +17,13 @@ org.freedesktop.PolicyKit1.Authority; D-Bus specification, ALLOW_INTERACTIVE_AUT
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, OrderedDict
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from typing import Final
 from weakref import WeakValueDictionary
 
-from journalkeeper.bus.connection import Connection, bus_call, make_call
-from journalkeeper.bus.names import ACCESS_DENIED, BUS, BUS_PATH, LIMITS_EXCEEDED, STATS, CallError
+from jeepney import message_bus
+
+from journalkeeper.bus.connection import Connection, make_call
+from journalkeeper.bus.names import ACCESS_DENIED, LIMITS_EXCEEDED, CallError
 
 CALLERS_MOST: Final = 1024
 """Connections that are remembered: four times as many as a bus grants a user (max_connections_per_user)."""
@@ -60,7 +59,7 @@ UNREAD_MOST: Final = 4 << 20
 """Bytes that one user may leave unread."""
 
 CHECK_S: Final = 0.5
-"""The least time between two questions about unread bytes."""
+"""The time between two counts of the unread bytes."""
 
 POLKIT: Final = "org.freedesktop.PolicyKit1"
 ANSWER_S: Final = 300.0
@@ -73,42 +72,35 @@ ALLOW_USER_INTERACTION: Final = 1
 class User:
     """The use of the service by one user, for all connections together.
 
-    At the rate, the calls so far take until `until_s`. `busy` long calls are under way; `turn` is the lock that lets
-    the service make one plan at a time for this user. `unread_bytes` are the answers that the user had not read at the
-    last check.
+    At the rate, the calls so far take until `until_s`. `turn` is the lock that lets the service make one plan at a time
+    for this user.
     """
 
     def __init__(self) -> None:
         self.until_s = 0.0
-        self.busy = 0
+        self._places = asyncio.Semaphore(AT_ONCE)
         self.turn = asyncio.Lock()
-        self.unread_bytes = 0
 
-    @contextmanager
-    def count_long_call(self) -> Iterator[None]:
-        """Count a long call of this user during the block. Raises: CallError (LIMITS_EXCEEDED) beyond AT_ONCE."""
-        if self.busy >= AT_ONCE:
+    def count_long_call(self) -> asyncio.Semaphore:
+        """Return the block of `async with` for a long call. Raises: CallError (LIMITS_EXCEEDED) beyond AT_ONCE."""
+        if self._places.locked():
             raise CallError(LIMITS_EXCEEDED, f"{AT_ONCE} calls are under way already; try again later")
-        self.busy += 1
-        try:
-            yield
-        finally:
-            self.busy -= 1
+        return self._places
 
 
 class Caller:
     """A connection of a program to the bus. `uid` is None until the bus has reported its user.
 
-    `early_calls` of its calls wait for that, with a length of `early_bytes`. `turn` is the lock that lets them begin in
-    their order.
+    Calls of the lengths `early_bytes` wait for that. `turn` is the lock that lets them begin in their order.
+    `unread_bytes` of answers were not read at the last check.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.uid: int | None = None
         self.user = User()
-        self.early_calls = 0
-        self.early_bytes = 0
+        self.early_bytes: list[int] = []
+        self.unread_bytes = 0
         self.turn = asyncio.Lock()
 
     def may_read(self, owner: str) -> bool:
@@ -121,38 +113,38 @@ class Callers:
 
     def __init__(self, bus: Connection) -> None:
         self._bus = bus
-        self._known: OrderedDict[str, Caller] = OrderedDict()
+        self._known: dict[str, Caller] = {}
         self._users: WeakValueDictionary[int, User] = WeakValueDictionary()
-        self._checked_s = 0.0
         self._check: asyncio.Task[None] | None = None
 
-    def find_or_add(self, name: str) -> Caller:
-        """Return the Caller with this connection name, or a new one. CALLERS_MOST are stored, the last that called."""
-        caller = self._known.pop(name, None) or Caller(name)
-        self._known[name] = caller
-        if len(self._known) > CALLERS_MOST:
-            self._known.popitem(last=False)
+    def accept(self, name: str, length: int) -> Caller | None:
+        """Return the Caller with this connection name, old or new, for a call of `length` bytes.
+
+        Return None if its user is not known yet and the call may not wait for that. Count a waiting call. Beyond
+        CALLERS_MOST, forget the oldest of those with the fewest unread bytes.
+        """
+        caller = self._known.get(name) or Caller(name)
+        if caller.uid is None:
+            early_bytes = sum(sum(one.early_bytes) for one in self._known.values())
+            if len(caller.early_bytes) >= EARLY_MOST or early_bytes + EARLY_SHARE * length > EARLY_BYTES:
+                return None
+            caller.early_bytes.append(length)
+            self._known[name] = caller
+            if len(self._known) > CALLERS_MOST:
+                del self._known[min(self._known, key=lambda one: self._known[one].unread_bytes)]
         return caller
 
-    def accept(self, caller: Caller, length: int) -> bool:
-        """Return True if the user is known, or if a call of `length` bytes may wait for that. Count a waiting call."""
-        if caller.uid is not None:
-            return True
-        early_bytes = sum(one.early_bytes for one in self._known.values())
-        fits = caller.early_calls < EARLY_MOST and early_bytes + EARLY_SHARE * length <= EARLY_BYTES
-        caller.early_calls += fits
-        caller.early_bytes += length * fits
-        return fits
-
     async def identify(self, caller: Caller) -> None:
-        """Ask the bus for the user of `caller`, and store it. After an error, `uid` stays None. No call waits any more.
+        """Ask the bus for the user of `caller`, and store it. After an error, forget `caller`. No call waits any more.
 
         All connections of one user have the same User, but each connection of root has its own.
         """
-        with suppress(CallError, OSError):
-            (caller.uid,) = await self._bus.call(bus_call("GetConnectionUnixUser", "s", caller.name))
+        try:
+            (caller.uid,) = await self._bus.call(message_bus.GetConnectionUnixUser(caller.name))
             caller.user = self._users.setdefault(caller.uid, caller.user) if caller.uid else caller.user
-        caller.early_calls = caller.early_bytes = 0
+        except (CallError, OSError):
+            self._known.pop(caller.name, None)
+        caller.early_bytes.clear()
 
     async def authorize(self, caller: Caller, action: str, *, interactive: bool) -> None:
         """Ask polkit whether `caller` may do `action`, except for root. polkit may ask a user if `interactive`.
@@ -165,7 +157,7 @@ class Callers:
         flags = ALLOW_USER_INTERACTION if interactive else 0
         place = (POLKIT, "/org/freedesktop/PolicyKit1/Authority", f"{POLKIT}.Authority", "CheckAuthorization")
         question = make_call(*place, "(sa{sv})sa{ss}us", subject, action, {}, flags, "")
-        with caller.user.count_long_call():
+        async with caller.user.count_long_call():
             try:
                 ((authorized, *_),) = await asyncio.wait_for(self._bus.call(question), ANSWER_S)
             except (CallError, OSError, TimeoutError):
@@ -178,30 +170,21 @@ class Callers:
 
         A call also starts the count of the unread bytes, at most each CHECK_S.
         """
-        now_s = asyncio.get_running_loop().time()
-        if now_s - self._checked_s >= CHECK_S:
-            self._checked_s = now_s
+        if self._check is None or self._check.done():
             self._check = asyncio.ensure_future(self._update_unread())
+        now_s = asyncio.get_running_loop().time()
         until_s = max(user.until_s, now_s - BURST / RATE_PER_S) + cost / RATE_PER_S
-        if user.unread_bytes > UNREAD_MOST or until_s - now_s > LATE_MOST_S:
+        unread_bytes = sum(one.unread_bytes for one in self._known.values() if one.user is user)
+        if unread_bytes > UNREAD_MOST or until_s - now_s > LATE_MOST_S:
             return None
         user.until_s = until_s
         return max(0.0, until_s - now_s)
 
     async def _update_unread(self) -> None:
-        """Store each known user's `unread_bytes`, 0 for all if the bus keeps at most UNREAD_MOST of the service's."""
-        unread: Counter[User] = Counter()
-        callers = [caller for caller in self._known.values() if caller.uid is not None]
-        if await self._count_kept(self._bus.name, "IncomingBytes") > UNREAD_MOST:
-            for caller in callers:
-                unread[caller.user] += await self._count_kept(caller.name, "OutgoingBytes")
-        for caller in callers:
-            caller.user.unread_bytes = unread[caller.user]
-
-    async def _count_kept(self, name: str, counter: str) -> int:
-        """Return how many bytes the bus keeps from (IncomingBytes) or for (OutgoingBytes) `name`, 0 if unknown."""
-        try:
-            (stats,) = await self._bus.call(make_call(BUS, BUS_PATH, STATS, "GetConnectionStats", "s", name))
-        except (CallError, OSError):
-            return 0
-        return int(stats.get(counter, ("u", 0))[1])
+        """Store each caller's `unread_bytes`, 0 for all if the bus keeps at most UNREAD_MOST of the service's, and rest
+        for CHECK_S.
+        """
+        is_much = await self._bus.count_kept(self._bus.name, "IncomingBytes") > UNREAD_MOST
+        for caller in tuple(self._known.values()):
+            caller.unread_bytes = await self._bus.count_kept(caller.name, "OutgoingBytes") if is_much else 0
+        await asyncio.sleep(CHECK_S)

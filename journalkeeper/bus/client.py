@@ -13,12 +13,12 @@ from collections.abc import Awaitable, Callable
 from contextlib import ExitStack, suppress
 from typing import Any, Final, Self
 
-from jeepney import MessageFlag
+from jeepney import MessageFlag, message_bus
 
 from journalkeeper import __version__
 from journalkeeper.bus import contract, names
-from journalkeeper.bus.connection import SENT_MOST, Connection, bus_call, make_call
-from journalkeeper.bus.names import BUS, BUS_PATH, STATS, CallError
+from journalkeeper.bus.connection import SENT_MOST, Connection, make_call
+from journalkeeper.bus.names import BUS, CallError
 from journalkeeper.health.evidence import Hung
 from journalkeeper.health.service_rules import RESTART
 from journalkeeper.model import Plan, Request
@@ -208,14 +208,10 @@ class Service:
 
     async def _is_bus_busy(self) -> bool:
         """Return whether the bus takes over BUSY_S, or keeps over KEPT_MOST bytes for the service: only root sees."""
-        call = make_call(BUS, BUS_PATH, STATS, "GetConnectionStats", "s", self._owner)
         try:
-            (stats,) = await asyncio.wait_for(self._bus.call(call), BUSY_S)
+            return await asyncio.wait_for(self._bus.count_kept(self._owner, "OutgoingBytes"), BUSY_S) > KEPT_MOST
         except TimeoutError:
             return True
-        except CallError:  # the caller is not root, or the bus is a dbus-broker
-            return False
-        return "OutgoingBytes" in stats and bool(stats["OutgoingBytes"][1] > KEPT_MOST)
 
 
 def _describe_omitted_rows(plan: Plan, remedy: str) -> tuple[str, ...]:
@@ -235,7 +231,7 @@ async def _connect_to_service() -> tuple[Connection, str]:
     Raises: as `Connection.open`; CallError if no service runs.
     """
     bus = await Connection.open(names.find_address(), SENT_MOST)
-    (owner,) = await bus.call(bus_call("GetNameOwner", "s", names.BUS_NAME))
+    (owner,) = await bus.call(message_bus.GetNameOwner(names.BUS_NAME))
     return bus, owner
 
 

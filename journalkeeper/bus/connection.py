@@ -19,10 +19,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, Literal, Self
 
-from jeepney import DBusAddress, Header, HeaderFields, Message, MessageType, new_method_call, new_signal
+from jeepney import DBusAddress, Header, HeaderFields, Message, MessageType, Stats, message_bus, new_method_call
 from jeepney.bus import get_connectable_addresses
 
-from journalkeeper.bus.names import BUS, BUS_PATH, INVALID_ARGS, LIMITS_EXCEEDED, CallError
+from journalkeeper.bus.names import INVALID_ARGS, LIMITS_EXCEEDED, CallError
 
 CALL_MOST: Final = 1 << 17
 """Bytes of a message that the service reads: more than a call with the most paths has."""
@@ -78,7 +78,7 @@ class Received:
 class Connection:
     """A connection to a bus, made by `open`. `name` is its unique name.
 
-    `handle` is called with each message that does not answer a call. `ended` is a task that returns the error that
+    `handle` is called with each method call that arrives. `ended` is a task that returns the error that
     ended the connection.
     """
 
@@ -107,7 +107,7 @@ class Connection:
                 raise ConnectionRefusedError(f"the bus refuses this user: {said.decode(errors='replace').strip()}")
             writer.write(b"BEGIN\r\n")
             made = cls(reader, writer, read_most)
-            (made.name,) = await made.call(bus_call("Hello"))
+            (made.name,) = await made.call(message_bus.Hello())
         except BaseException:
             writer.transport.abort()
             raise
@@ -161,6 +161,16 @@ class Connection:
             while self._writer.transport.get_write_buffer_size():
                 await self._writer.drain()
 
+    async def count_kept(self, name: str, counter: str) -> int:
+        """Return how many bytes the bus keeps from (IncomingBytes) or for (OutgoingBytes) `name`, 0 if unknown: only
+        root sees it, and not on a dbus-broker.
+        """
+        try:
+            (stats,) = await self.call(Stats().GetConnectionStats(name))
+        except (CallError, OSError):
+            return 0
+        return int(stats.get(counter, ("u", 0))[1])
+
     async def _read_until_end(self, most: int) -> Exception:
         """Pass messages within `most` bytes to `_hand_over`, skip others, and at the end close and return the error."""
         try:
@@ -179,31 +189,21 @@ class Connection:
             self._writer.transport.abort()
 
     def _hand_over(self, data: bytes) -> None:
-        """Give an answer to the call that waits for it, and all other messages to `handle`. Drop invalid messages."""
+        """Give a method call to `handle`, and an answer to the call that waits for it. Drop all other messages."""
         try:
             message = Received(data)
         except Exception:  # noqa: BLE001 - whatever a stranger sends, the next message is read
             return
         waiting = self._answers.get(message.header.fields.get(HeaderFields.reply_serial, 0))
-        if waiting is None or message.kind not in {MessageType.method_return, MessageType.error}:
+        if message.kind is MessageType.method_call:
             self.handle(message)
-        elif not waiting.done():
+        elif message.kind is not MessageType.signal and waiting is not None and not waiting.done():
             waiting.set_result(message)
 
 
 def make_call(destination: str, path: str, interface: str, member: str, kinds: str = "", *values: object) -> Message:
     """Return a method call. `kinds` is the signature of `values`: a variant in them is (signature, value)."""
     return new_method_call(DBusAddress(path, destination, interface), member, kinds or None, values)
-
-
-def make_signal(path: str, interface: str, name: str, kinds: str, *values: object) -> Message:
-    """Return a signal to all. `kinds` is the signature of `values`."""
-    return new_signal(DBusAddress(path, interface=interface), name, kinds, values)
-
-
-def bus_call(member: str, kinds: str = "", *values: object) -> Message:
-    """Return a call of the method `member` of the bus itself. `kinds` is the signature of `values`."""
-    return make_call(BUS, BUS_PATH, BUS, member, kinds, *values)
 
 
 def measure_message(head: bytes) -> tuple[int, int]:

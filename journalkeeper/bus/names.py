@@ -14,7 +14,6 @@ from journalkeeper.model import errors
 from journalkeeper.model.errors import KeeperError
 
 BUS: Final = "org.freedesktop.DBus"
-BUS_PATH: Final = "/org/freedesktop/DBus"
 
 BUS_NAME: Final = "org.journalkeeper1"
 MANAGER_PATH: Final = "/org/journalkeeper1"
@@ -29,9 +28,6 @@ PEER: Final = f"{BUS}.Peer"
 
 ACTION_DEFRAGMENT: Final = f"{BUS_NAME}.defragment"
 ACTION_MANAGE: Final = f"{BUS_NAME}.manage"
-
-STATS: Final = f"{BUS}.Debug.Stats"
-"""dbus-daemon's interface for root."""
 
 ACCESS_DENIED: Final = f"{BUS}.Error.AccessDenied"
 INVALID_ARGS: Final = f"{BUS}.Error.InvalidArgs"

@@ -128,9 +128,8 @@ class Objects:
         LimitsExceeded: 8 long calls of the user are under way.
         """
         request = contract.make_request(paths, compress, flags, self._service.snapshot().directories)
-        with caller.user.count_long_call():
-            async with caller.user.turn:
-                return write_document(await self._service.plan(request), caller.may_read)
+        async with caller.user.count_long_call(), caller.user.turn:
+            return write_document(await self._service.plan(request), caller.may_read)
 
     async def defragment(self, _path: str, _caller: Caller, paths: list[str], compress: str, flags: int) -> str:
         """Queue a job that defragments what needs it, as `journalkeeper defrag` does.
@@ -157,7 +156,7 @@ class Objects:
         A document that would be too long lacks rows, as in Plan. A job that failed as a whole returns its error. Error
         NoSuchJob: the job is not known, or it is over and another one has ended since.
         """
-        with caller.user.count_long_call():
+        async with caller.user.count_long_call():
             report = await self._service.jobs.wait_for_report(names.job_number(job))
         return write_document(report, caller.may_read)
 

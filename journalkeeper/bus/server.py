@@ -15,11 +15,11 @@ from contextlib import closing
 from itertools import chain, repeat
 from typing import Final
 
-from jeepney import Message, MessageFlag, MessageType, new_error, new_method_return
+from jeepney import DBusAddress, Message, MessageFlag, message_bus, new_error, new_method_return, new_signal
 
 from journalkeeper.bus import contract, names
 from journalkeeper.bus.callers import COST_BYTES, LONG_COST, Caller, Callers
-from journalkeeper.bus.connection import Connection, Received, bus_call, make_signal
+from journalkeeper.bus.connection import Connection, Received
 from journalkeeper.bus.contract import Signal, Values, join_signatures
 from journalkeeper.bus.names import INVALID_ARGS, CallError
 from journalkeeper.bus.objects import Objects
@@ -52,7 +52,7 @@ async def serve_bus(service: Daemon, address: str) -> None:
         try:
             bus = await asyncio.wait_for(Connection.open(address), CONNECT_S)
             with closing(Server(service, bus)):
-                await bus.call(bus_call("RequestName", "su", names.BUS_NAME, 0))  # or wait for it in the bus's queue
+                await bus.call(message_bus.RequestName(names.BUS_NAME))  # or wait for it in the bus's queue
                 service.bus_was_tried.set()
                 service.log.log_end("bus", "connected to the system bus again")
                 raise await bus.ended
@@ -93,9 +93,9 @@ class Server:
     # -- Calls ---------------------------------------------------------------------------------
 
     def handle(self, call: Received) -> None:
-        """Start a task that serves a method call. Drop other messages, and a call without room, without an answer."""
-        caller = self._callers.find_or_add(call.sender) if call.kind is MessageType.method_call else None
-        if caller is not None and self._callers.accept(caller, call.length):
+        """Start a task that serves a method call. Drop a call without room, without an answer."""
+        caller = self._callers.accept(call.sender, call.length)
+        if caller is not None:
             task = asyncio.get_running_loop().create_task(self._serve_call(call, caller))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -177,4 +177,5 @@ class Server:
                 self._send_signal(contract.PROPERTIES_CHANGED, interface.name, changed, [], path=path)
 
     def _send_signal(self, signal: Signal, *values: object, path: str = names.MANAGER_PATH) -> None:
-        self._bus.send(make_signal(path, signal.interface, signal.name, join_signatures(signal.takes), *values))
+        address = DBusAddress(path, interface=signal.interface)
+        self._bus.send(new_signal(address, signal.name, join_signatures(signal.takes), values))

@@ -16,10 +16,10 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-from jeepney import HeaderFields, Message, MessageFlag
+from jeepney import HeaderFields, Message, MessageFlag, message_bus
 
 from journalkeeper.bus import connection
-from journalkeeper.bus.connection import CALL_MOST, FIELDS_MOST, Connection, Received, bus_call, make_call
+from journalkeeper.bus.connection import CALL_MOST, FIELDS_MOST, Connection, Received, make_call
 from journalkeeper.bus.names import BUS, INVALID_ARGS, CallError
 from tests.bus import raw_call
 
@@ -57,7 +57,7 @@ def signal_to_bus(text: str) -> Message:
 @asynccontextmanager
 async def stopped_bus(ours: Connection) -> AsyncIterator[None]:
     """The process of the bus takes nothing meanwhile."""
-    (pid,) = await ours.call(bus_call("GetConnectionUnixProcessID", "s", BUS))
+    (pid,) = await ours.call(message_bus.GetConnectionUnixProcessID(BUS))
     os.kill(pid, signal.SIGSTOP)
     try:
         yield
@@ -168,16 +168,16 @@ async def test_a_bus_that_refuses_the_user_is_an_error(tmp_path: Path) -> None:
 async def test_an_answer_that_is_an_error_is_raised_and_one_that_will_not_come_too(address: str) -> None:
     ours = await Connection.open(address)
     with pytest.raises(CallError) as caught:
-        await ours.call(bus_call("Nothing"))
+        await ours.call(make_call(BUS, "/", BUS, "Nothing"))
     assert caught.value.name == f"{BUS}.Error.UnknownMethod"
     async with stopped_bus(ours):
-        asking = asyncio.ensure_future(ours.call(bus_call("GetId")))
+        asking = asyncio.ensure_future(ours.call(message_bus.GetId()))
         await asyncio.sleep(0.1)
         ours.close()
         with pytest.raises(ConnectionResetError):
             await asking
     with pytest.raises(ConnectionResetError):
-        await ours.call(bus_call("GetId"))
+        await ours.call(message_bus.GetId())
 
 
 async def test_a_bus_that_takes_nothing_any_more_is_left(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,7 +195,7 @@ async def test_a_message_that_the_bus_would_not_take_is_an_error(address: str) -
     ours = await Connection.open(address)
     with pytest.raises(CallError, match="1 MiB"):
         ours.send(signal_to_bus("x" * connection.SENT_MOST))
-    assert await ours.call(bus_call("NameHasOwner", "s", BUS)) == (True,)
+    assert await ours.call(message_bus.NameHasOwner(BUS)) == (True,)
     ours.close()
 
 

@@ -23,6 +23,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
+from jeepney import message_bus
+
 from journalkeeper.bus import names
 from journalkeeper.bus.connection import make_call
 from journalkeeper.bus.contract import FLAGS
@@ -42,7 +44,7 @@ SILENT_S: Final = 0.2
 FEWEST: Final = 100
 """The least number of answers that the caller reads: the service answers twice as many calls at once."""
 
-PING: Final = raw_call(names.BUS, names.BUS_PATH, names.PEER, "Ping")
+PING: Final = raw_call(names.BUS, message_bus.object_path, names.PEER, "Ping")
 STATE: Final = raw_call(names.BUS_NAME, names.MANAGER_PATH, names.PROPERTIES, "GetAll", "s", names.MANAGER)
 PATHS: Final = ("/", names.MANAGER_PATH, names.JOB_PATHS, names.JOB_PATHS + "/1", "/a" * 1000)
 MEMBERS: Final[Sequence[tuple[str, str, Sequence[str]]]] = (

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from jeepney import Stats, message_bus
 
 from journalkeeper.bus import names
 from journalkeeper.bus.callers import BURST, LATE_MOST_S, LONG_COST, RATE_PER_S, UNREAD_MOST
@@ -129,7 +130,7 @@ def make_array(signature: str, empty: list[Any], pad: int, after: int) -> bytes:
 def make_rule(number: int) -> bytes:
     """Return a call that adds a match rule for the service's signals to the caller's connection."""
     rule = f"type='signal',sender='{names.BUS_NAME}',path_namespace='{names.MANAGER_PATH}',arg0='{number}'"
-    return raw_call(names.BUS, names.BUS_PATH, names.BUS, "AddMatch", "s", rule)
+    return raw_call(names.BUS, message_bus.object_path, names.BUS, "AddMatch", "s", rule)
 
 
 FLOODS: Final[dict[str, tuple[Callable[[], list[bytes]], int, int]]] = {
@@ -216,7 +217,7 @@ def test_answers_to_a_crowd_do_not_stand_before_those_to_root(
     """A busy dbus-daemon reads 2 KiB of the service's answers a round: 73 s for root, where the bus itself took 0.6."""
     serve()
     monkeypatch.setenv("DBUS_SYSTEM_BUS_ADDRESS", bus.address)
-    question = raw_call(names.BUS, names.BUS_PATH, names.BUS, "GetId")
+    question = raw_call(names.BUS, message_bus.object_path, names.BUS, "GetId")
     with hostile(floods(bus, [STATE], 150)), RawClient(str(bus.socket)) as client:
         time.sleep(2)
         bus_s = min(wait_for(client, numbered(question, 3 + n)) for n in range(3))
@@ -257,7 +258,7 @@ def wait_for(client: RawClient, question: bytes) -> float:
 
 def kept_of_ours(bus: PrivateBus) -> int:
     """The bytes of the service's messages that the bus keeps because no caller has read them."""
-    words = ("call", names.BUS, names.BUS_PATH, names.STATS, "GetConnectionStats", "s", names.BUS_NAME)
+    words = ("call", names.BUS, message_bus.object_path, Stats.interface, "GetConnectionStats", "s", names.BUS_NAME)
     said = bus.run("busctl", f"--address={bus.address}", "--json=short", *words, check=True).stdout
     return int(json.loads(said)["data"][0]["IncomingBytes"]["data"])
 

@@ -6,13 +6,14 @@ from __future__ import annotations
 import asyncio
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import Mock, patch
 
 import pytest
-from jeepney import HeaderFields, Message, MessageType
+from jeepney import HeaderFields, Message
 
 from journalkeeper.bus import callers, client
 from journalkeeper.bus.callers import BURST, EARLY_BYTES, EARLY_SHARE, RATE_PER_S, UNREAD_MOST, Caller, Callers
+from journalkeeper.bus.connection import Connection
 from journalkeeper.bus.names import CallError
 from journalkeeper.bus.server import Server
 from journalkeeper.service.snapshot import Snapshot
@@ -25,6 +26,8 @@ class Bus:
     """Answers about connections: whose they are, and how many bytes are kept; `asked` is what was asked for."""
 
     name = OURS
+
+    count_kept = Connection.count_kept
 
     def __init__(self) -> None:
         self.uids = {":1.1": 1000, ":1.2": 1000, ":1.3": 1001, ":1.4": 0, ":1.5": 0}
@@ -62,8 +65,19 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
+def accept(known: Callers, name: str) -> Caller:
+    caller = known.accept(name, 100)
+    assert caller is not None
+    return caller
+
+
+@pytest.fixture
+def no_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(callers, "CHECK_S", 0.0)
+
+
 async def identify(known: Callers, name: str) -> Caller:
-    caller = known.find_or_add(name)
+    caller = accept(known, name)
     await known.identify(caller)
     assert caller.uid is not None
     return caller
@@ -80,9 +94,10 @@ async def settle() -> None:
 
 
 async def test_a_caller_whom_the_bus_does_not_know_is_not_identified(known: Callers) -> None:
-    caller = known.find_or_add(":1.99")
+    caller = accept(known, ":1.99")
     await known.identify(caller)
     assert caller.uid is None
+    assert not known._known
 
 
 async def test_a_user_has_a_burst_and_a_rate_over_all_connections(known: Callers, clock: Clock) -> None:
@@ -116,13 +131,13 @@ async def test_a_user_has_few_long_calls_under_way(known: Callers) -> None:
     first, second, other = [await identify(known, name) for name in (":1.1", ":1.2", ":1.3")]
     places = [one.user.count_long_call() for one in [first, second] * (callers.AT_ONCE // 2)]
     for place in places:
-        place.__enter__()
-    with pytest.raises(CallError, match=f"{callers.AT_ONCE} calls are under way"), first.user.count_long_call():
+        await place.acquire()
+    with pytest.raises(CallError, match=f"{callers.AT_ONCE} calls are under way"):
+        first.user.count_long_call()
+    async with other.user.count_long_call():
         pass
-    with other.user.count_long_call():
-        pass
-    places[0].__exit__(None, None, None)
-    with second.user.count_long_call():
+    places[0].release()
+    async with second.user.count_long_call():
         pass
 
 
@@ -131,19 +146,19 @@ async def test_a_user_has_few_long_calls_under_way(known: Callers) -> None:
 
 async def check(known: Callers, caller: Caller, clock: Clock) -> None:
     """Let a call begin a check of the bus, which then ends."""
-    clock.now_s += callers.CHECK_S
+    clock.now_s += 1.0
     known.admit(caller.user, 1.0)
     await settle()
 
 
-async def test_the_bus_is_asked_when_a_call_comes_and_not_all_the_time(bus: Bus, known: Callers, clock: Clock) -> None:
+async def test_the_bus_is_asked_when_a_call_comes_after_a_rest(bus: Bus, known: Callers, clock: Clock) -> None:
     caller = await identify(known, ":1.1")
-    bus.asked.clear()
+    with patch.object(callers, "CHECK_S", 0.0):
+        for _ in range(5):
+            await check(known, caller, clock)
     for _ in range(5):
         await check(known, caller, clock)
-        known.admit(caller.user, 1.0)
-        await settle()
-    assert bus.asked == [("GetConnectionStats", OURS)] * 5
+    assert bus.asked[1:] == [("GetConnectionStats", OURS)] * 6
 
 
 @pytest.mark.parametrize(
@@ -157,7 +172,7 @@ async def test_the_bus_is_asked_when_a_call_comes_and_not_all_the_time(bus: Bus,
     ],
 )
 async def test_a_user_who_does_not_read_gets_no_answer_until_all_is_read(
-    bus: Bus, known: Callers, clock: Clock, kept: tuple[int, ...] | None, *, silenced: bool
+    bus: Bus, known: Callers, clock: Clock, no_rest: None, kept: tuple[int, ...] | None, *, silenced: bool
 ) -> None:
     reading, one, _ = [await identify(known, name) for name in (":1.3", ":1.1", ":1.2")]
     bus.kept = None if kept is None else dict(zip((OURS, ":1.1", ":1.2"), kept, strict=True))
@@ -169,12 +184,18 @@ async def test_a_user_who_does_not_read_gets_no_answer_until_all_is_read(
     assert known.admit(one.user, 1.0) == 0
 
 
-async def test_only_so_many_callers_are_remembered(known: Callers) -> None:
-    first = known.find_or_add(":1.1")
+async def test_only_so_many_callers_are_remembered_and_those_that_do_not_read_first(
+    bus: Bus, known: Callers, clock: Clock, no_rest: None
+) -> None:
+    reading, one = [await identify(known, name) for name in (":1.3", ":1.1")]
+    bus.kept = {OURS: UNREAD_MOST + 1, ":1.1": UNREAD_MOST + 1}
+    await check(known, one, clock)
+    bus.uids |= {f":2.{number}": 1001 for number in range(2 * callers.CALLERS_MOST)}
     for number in range(2 * callers.CALLERS_MOST):
-        known.find_or_add(f":2.{number}")
-    assert known.find_or_add(":1.1") is not first
+        await identify(known, f":2.{number}")
     assert len(known._known) == callers.CALLERS_MOST
+    assert (accept(known, ":1.3") is reading, accept(known, ":1.1") is one) == (False, True)
+    assert known.admit(one.user, 1.0) is None
 
 
 async def test_few_calls_wait_until_the_bus_has_named_their_callers() -> None:
@@ -184,10 +205,11 @@ async def test_few_calls_wait_until_the_bus_has_named_their_callers() -> None:
 
     def handle(name: str, length: int) -> bool:
         before = len(server._tasks)
-        server.handle(Mock(sender=name, kind=MessageType.method_call, length=length))
+        server.handle(Mock(sender=name, length=length))
         return len(server._tasks) > before
 
-    server._callers.find_or_add(":1.4").uid = 0
+    accept(server._callers, ":1.4").uid = 0
+    server._callers._known[":1.4"].early_bytes.clear()
     long = EARLY_BYTES // EARLY_SHARE // 2
     assert [handle(":9.0", 100) for _ in range(callers.EARLY_MOST + 1)] == [True] * callers.EARLY_MOST + [False]
     assert sum(handle(f":8.{number}", long) for number in range(256)) == EARLY_SHARE
