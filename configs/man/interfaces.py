@@ -11,10 +11,14 @@ import roff
 from meanings import describe
 
 from journalkeeper.bus.contract import FILE, Args, Interface, Method
-from journalkeeper.bus.objects import DOCTYPE, JOB_INTERFACE, MANAGER, introspection
+from journalkeeper.bus.objects import JOB_INTERFACE, MANAGER, introspection
 from journalkeeper.model.schema import Row
 
 INTERFACES: Final = {one.name: one for one in (MANAGER, JOB_INTERFACE)}
+DOCTYPE: Final = """\
+<!DOCTYPE node PUBLIC "-//freedesktop//DTD D-BUS Object Introspection 1.0//EN"
+ "http://www.freedesktop.org/standards/dbus/1.0/introspect.dtd">
+"""
 LICENSE: Final = '<?xml version="1.0" encoding="UTF-8"?> <!-- SPDX-License-Identifier: LGPL-2.1-or-later -->\n'
 
 
@@ -47,7 +51,8 @@ def _call(method: Method) -> str:
 
 def _meaning(method: Method) -> str:
     """Return the description of a method, with the polkit action that it requires."""
-    return method.doc if method.action is None else f"{method.doc} Asks for {method.action}."
+    said = " ".join((method.run.__doc__ or "").split())
+    return said if method.action is None else f"{said} Asks for {method.action}."
 
 
 def _property(row: Row) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from typing import Any, Final, Self
 
 from jeepney import MessageFlag, message_bus
@@ -53,7 +53,7 @@ ENDED: Final = "the service has ended; `journalkeeper history` shows what it did
 QUEUED: Final = "queued; the service ends other work first"
 
 
-class Service:
+class Service(AbstractContextManager["Service"]):
     """A connection to the running service, made by `find`. `found` is the service's state at that time.
 
     Only one thread may use it.
@@ -86,9 +86,6 @@ class Service:
     def close(self) -> None:
         """Close the connection. A job of the service continues."""
         self._runner.close()  # ends the task that reads, which closes the socket
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

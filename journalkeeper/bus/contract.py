@@ -35,6 +35,7 @@ class Method(NamedTuple):
     """A method. `action` is the polkit action that a call requires; None: every user may call it.
 
     `run` answers a call. It takes an Objects, the path of the object, the Caller, and the values that `takes` lists.
+    The docstring of `run` is the published description.
     """
 
     run: Callable[..., Awaitable[Any]]
@@ -46,11 +47,6 @@ class Method(NamedTuple):
     def name(self) -> str:
         """The name on the bus: GetAll for get_all."""
         return "".join(word.capitalize() for word in self.run.__name__.split("_"))
-
-    @property
-    def doc(self) -> str:
-        """The published description: the docstring of `run` in one line."""
-        return " ".join((self.run.__doc__ or "").split())
 
 
 class Signal(NamedTuple):

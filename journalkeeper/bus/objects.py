@@ -8,11 +8,10 @@ variant is a pair of a signature and a value.
 from __future__ import annotations
 
 import posixpath
-from bisect import bisect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from itertools import accumulate
-from typing import TYPE_CHECKING, Any, Final
+from itertools import accumulate, chain
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from xml.etree.ElementTree import Element, SubElement, tostring
 
 from journalkeeper.bus import contract, names
@@ -31,6 +30,8 @@ from journalkeeper.service.jobs import Job
 if TYPE_CHECKING:
     from journalkeeper.bus.callers import Caller
     from journalkeeper.service.daemon import Daemon
+
+T = TypeVar("T")
 
 ERROR: Final = f"{names.BUS}.Error"
 
@@ -246,6 +247,9 @@ FACT_MOST: Final = 10_000
 DOCUMENT_MOST: Final = 900 << 10
 """Characters of a JSON document: one answer has at most 1 MiB."""
 
+HIDDEN: Final = {"detail": "", "until_us": None}
+"""The values of these keys in a row about another user's file."""
+
 LISTS: Final = ("actions", "notices", "outcomes", "skipped")
 """The parts of a document that are cut where it is too long, the most important first."""
 
@@ -277,10 +281,12 @@ def _encode_fact(fact: int | float | str | list[str]) -> tuple[str, Any]:
     """Return (signature, value). A list ends before the text that exceeds FACT_MOST characters in all."""
     kind = "x" if isinstance(fact, int) else SIGNATURES.get(type(fact), "s")
     value = CARRIED[kind](fact) if kind in CARRIED else fact
-    if isinstance(value, list):
-        ends = accumulate(map(len, value))
-        value = [text for text, end in zip(value, ends, strict=True) if end <= FACT_MOST]
-    return kind, value
+    return kind, _take_fitting(value, map(len, value), FACT_MOST) if isinstance(value, list) else value
+
+
+def _take_fitting(rows: Sequence[T], lengths: Iterable[int], most: int) -> list[T]:
+    """Return the first rows whose lengths together are at most `most`."""
+    return [row for row, end in zip(rows, accumulate(lengths), strict=True) if end <= most]
 
 
 def job_values(job: Job) -> Values:
@@ -293,15 +299,10 @@ def list_files(found: snapshots.Findings, offset: int, may_read: Reads) -> list[
 
     Private values of a file are left out if `may_read(owner)` is False.
     """
-    listed: list[Values] = []
-    text = 0
-    for path in sorted(found.files, key=names.to_ascii)[offset : offset + LISTED_MOST]:
-        one = _make_file_values(found.files[path], found.decided.get(path), may_read)
-        text += sum(len(value) for signature, value in one.values() if signature == "s")
-        if text > TEXT_MOST and listed:
-            break
-        listed.append(one)
-    return listed
+    paths = sorted(found.files, key=names.to_ascii)[offset : offset + LISTED_MOST]
+    listed = [_make_file_values(found.files[path], found.decided.get(path), may_read) for path in paths]
+    lengths = (sum(len(value) for signature, value in one.values() if signature == "s") for one in listed)
+    return _take_fitting(listed, lengths, TEXT_MOST)
 
 
 def _make_file_values(row: JournalFile, doing: snapshots.Doing | None, may_read: Reads) -> Values:
@@ -318,8 +319,9 @@ def write_document(answer: Plan | Report, may_read: Reads) -> str:
     `detail` and `until_us` of outcomes and skips are empty if `may_read(owner)` is False.
     """
     document = to_json(answer)
-    for name in {"outcomes", "skipped"} & document.keys():
-        document[name] = [row if may_read(_name_owner(row["path"])) else _hide_details(row) for row in document[name]]
+    for row in chain(document.get("outcomes", ()), document["skipped"]):
+        if not may_read(_name_owner(row["path"])):
+            row.update((key, HIDDEN[key]) for key in HIDDEN.keys() & row.keys())
     text = write_json(document)
     return text if len(text) <= DOCUMENT_MOST else write_json(_leave_out_rows(document))
 
@@ -331,31 +333,19 @@ def _leave_out_rows(document: dict[str, Any]) -> dict[str, Any]:
     rows = [(name, row) for name, some in lists.items() for row in some]
     empty: dict[str, Any] = {name: [] for name in lists}
     left = DOCUMENT_MOST - len(write_json({**document, **empty, "omitted": U64_MAX}))
-    fitting = bisect(list(accumulate(len(write_json(row)) + 1 for _, row in rows)), left)
-    cut = {name: [row for other, row in rows[:fitting] if other == name] for name in lists}
-    return {**document, **cut, "omitted": len(rows) - fitting}
-
-
-def _hide_details(row: dict[str, Any]) -> dict[str, Any]:
-    return row | {"detail": "", **({"until_us": None} if "until_us" in row else {})}
+    fitting = _take_fitting(rows, (len(write_json(row)) + 1 for _, row in rows), left)
+    cut = {name: [row for other, row in fitting if other == name] for name in lists}
+    return {**document, **cut, "omitted": len(rows) - len(fitting)}
 
 
 def _name_owner(path: str) -> str:
-    """Return the owner of the file at `path`, from its name alone: "system", "user:UID", "remote" or "user:?".
-
-    An unknown name with ".journal" is of the system, any other of an unknown user, "user:?", so only root sees details.
+    """Return the owner of a journal file by its name: "system", "user:UID" or "remote"; else "user:?", which is not
+    the user of any caller.
     """
-    base = posixpath.basename(path)
-    name = classify(base)
-    if name is not None:
-        return name.owner
-    return "system" if ".journal" in base else "user:?"
+    name = classify(posixpath.basename(path))
+    return "user:?" if name is None else name.owner
 
 
-DOCTYPE: Final = """\
-<!DOCTYPE node PUBLIC "-//freedesktop//DTD D-BUS Object Introspection 1.0//EN"
- "http://www.freedesktop.org/standards/dbus/1.0/introspect.dtd">
-"""
 CONSTANT: Final = {"name": f"{names.BUS}.Property.EmitsChangedSignal", "value": "const"}
 
 
@@ -376,7 +366,7 @@ def introspection(interfaces: Iterable[Interface], children: Iterable[str]) -> s
                 SubElement(member, "annotation", CONSTANT)
     for child in children:
         SubElement(node, "node", name=child)
-    return DOCTYPE + tostring(node, encoding="unicode")
+    return tostring(node, encoding="unicode")
 
 
 def _add_args(member: Element, args: Args, **direction: str) -> None:

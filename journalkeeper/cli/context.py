@@ -77,7 +77,7 @@ class Context:
         """
         try:
             with self.running() or nullcontext() as service:
-                return service and service.found
+                return service.found if service else None
         except names.HungError:
             return Hung()
         except names.BusyBusError as error:
