@@ -65,9 +65,6 @@ POLKIT: Final = "org.freedesktop.PolicyKit1"
 ANSWER_S: Final = 300.0
 """How long polkit may take: it waits for a person."""
 
-ALLOW_USER_INTERACTION: Final = 1
-"""CheckAuthorization's flag: an agent may ask for a password."""
-
 
 class User:
     """The use of the service by one user, for all connections together.
@@ -154,7 +151,7 @@ class Callers:
         if caller.uid == 0:
             return
         subject = ("system-bus-name", {"name": ("s", caller.name)})
-        flags = ALLOW_USER_INTERACTION if interactive else 0
+        flags = int(interactive)  # AllowUserInteraction is 1
         place = (POLKIT, "/org/freedesktop/PolicyKit1/Authority", f"{POLKIT}.Authority", "CheckAuthorization")
         question = make_call(*place, "(sa{sv})sa{ss}us", subject, action, {}, flags, "")
         async with caller.user.count_long_call():

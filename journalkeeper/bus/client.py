@@ -177,10 +177,9 @@ class Service(AbstractContextManager["Service"]):
         return dict(_drop_signatures(values))
 
     def _call(self, member: str, signature: str = "", *values: Any, patience_s: float | None = None) -> tuple[Any, ...]:
-        """Call a method of the manager object. Without `patience_s`, polkit may ask the user. Raises: as `_ask`."""
+        """Call a method of the manager object; polkit may ask the user for a password. Raises: as `_ask`."""
         call = make_call(self._owner, names.MANAGER_PATH, names.MANAGER, member, signature, *values)
-        if not patience_s:
-            call.header.flags |= MessageFlag.allow_interactive_authorization
+        call.header.flags |= MessageFlag.allow_interactive_authorization
         return self._ask(member, self._bus.call(call), patience_s)
 
     def _ask(self, member: str, answer: Awaitable[tuple[Any, ...]], patience_s: float | None) -> tuple[Any, ...]:

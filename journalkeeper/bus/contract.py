@@ -38,15 +38,11 @@ class Method(NamedTuple):
     The docstring of `run` is the published description.
     """
 
+    name: str
     run: Callable[..., Awaitable[Any]]
     takes: Args = ()
     gives: Args = ()
     action: str | None = None
-
-    @property
-    def name(self) -> str:
-        """The name on the bus: GetAll for get_all."""
-        return "".join(word.capitalize() for word in self.run.__name__.split("_"))
 
 
 class Signal(NamedTuple):
@@ -129,10 +125,8 @@ def make_request(paths: Sequence[str], compress: str, flags: int, directories: t
 
 
 def check_path(path: str, directories: tuple[str, ...]) -> str:
-    """Return `path` if it is absolute, in normal form and inside one of `directories`, else raise UsageError."""
-    plain = len(path) < LONGEST and path.startswith("/") and posixpath.normpath(path) == path
-    if not plain or path.startswith("//"):
-        raise UsageError(f"{shorten(path)} is not an absolute path without . and ..")
-    if not any(path.startswith(f"{directory.rstrip('/')}/") for directory in directories):
-        raise UsageError(f"{shorten(path)} is not below {' or '.join(directories)}; the service works only there")
+    """Return `path` if it is in normal form and inside one of `directories`, else raise UsageError."""
+    is_below = any(path.startswith(f"{directory.rstrip('/')}/") for directory in directories)
+    if not is_below or len(path) >= LONGEST or posixpath.normpath(path) != path:
+        raise UsageError(f"{shorten(path)} is not below {' or '.join(directories)}, or has . or .. in it")
     return path

@@ -42,13 +42,12 @@ ERRORS: Final[tuple[tuple[type[KeeperError], str], ...]] = (
     (errors.NoSuchJobError, f"{BUS_NAME}.Error.NoSuchJob"),
     (errors.NotBtrfsError, f"{BUS_NAME}.Error.NotBtrfs"),
     (errors.FileError, f"{BUS_NAME}.Error.File"),
-    (KeeperError, FAILED),
 )
-"""The one map from what goes wrong to what a client hears; the first that fits counts."""
+"""The names of errors that have their own; all others are FAILED."""
 
 
 def error_name(error: Exception) -> str:
-    """Return the name of `error` on the bus: its own, that of the first class in ERRORS that fits, or FAILED."""
+    """Return the name of `error` on the bus: its own, that of its class in ERRORS, or FAILED."""
     named = (name for kind, name in ERRORS if isinstance(error, kind))
     return error.name if isinstance(error, CallError) else next(named, FAILED)
 

@@ -189,17 +189,13 @@ class Objects:
         await self._service.reload()
 
 
+GET: Final = Method("Get", Objects.get, (("interface", "s"), ("property", "s")), (("value", "v"),))
+GET_ALL: Final = Method("GetAll", Objects.get_all, (("interface", "s"),), (("properties", "a{sv}"),))
+
 STANDARD: Final = (
-    Interface(names.PEER, methods=(Method(Objects.ping),)),
-    Interface(names.INTROSPECTABLE, methods=(Method(Objects.introspect, gives=(("xml", "s"),)),)),
-    Interface(
-        names.PROPERTIES,
-        methods=(
-            Method(Objects.get, (("interface", "s"), ("property", "s")), (("value", "v"),)),
-            Method(Objects.get_all, (("interface", "s"),), (("properties", "a{sv}"),)),
-        ),
-        signals=(contract.PROPERTIES_CHANGED,),
-    ),
+    Interface(names.PEER, methods=(Method("Ping", Objects.ping),)),
+    Interface(names.INTROSPECTABLE, methods=(Method("Introspect", Objects.introspect, gives=(("xml", "s"),)),)),
+    Interface(names.PROPERTIES, methods=(GET, GET_ALL), signals=(contract.PROPERTIES_CHANGED,)),
 )
 """The interfaces of the D-Bus standard: of every path, also of paths above an object, and of objects."""
 
@@ -208,15 +204,15 @@ MANAGER: Final = Interface(
     "The service as a whole, at /org/journalkeeper1. A time is in microseconds of CLOCK_REALTIME; 0 is no time. A size"
     " is in bytes. A byte of a path that is not ASCII is shown as \\xXX. Changes are signalled four times a second.",
     (
-        Method(Objects.list_files, (("offset", "t"),), (("files", "aa{sv}"),)),
-        Method(Objects.plan, REQUEST, (("plan", "s"),)),
-        Method(Objects.defragment, REQUEST, (JOB,), names.ACTION_DEFRAGMENT),
-        Method(Objects.cancel, (JOB,), action=names.ACTION_DEFRAGMENT),
-        Method(Objects.result, (JOB,), (("document", "s"),)),
-        Method(Objects.pause, (("usec", "t"),), action=names.ACTION_MANAGE),
-        Method(Objects.resume, action=names.ACTION_MANAGE),
-        Method(Objects.rescan, action=names.ACTION_MANAGE),
-        Method(Objects.reload, action=names.ACTION_MANAGE),
+        Method("ListFiles", Objects.list_files, (("offset", "t"),), (("files", "aa{sv}"),)),
+        Method("Plan", Objects.plan, REQUEST, (("plan", "s"),)),
+        Method("Defragment", Objects.defragment, REQUEST, (JOB,), names.ACTION_DEFRAGMENT),
+        Method("Cancel", Objects.cancel, (JOB,), action=names.ACTION_DEFRAGMENT),
+        Method("Result", Objects.result, (JOB,), (("document", "s"),)),
+        Method("Pause", Objects.pause, (("usec", "t"),), action=names.ACTION_MANAGE),
+        Method("Resume", Objects.resume, action=names.ACTION_MANAGE),
+        Method("Rescan", Objects.rescan, action=names.ACTION_MANAGE),
+        Method("Reload", Objects.reload, action=names.ACTION_MANAGE),
     ),
     (contract.JOB_NEW, contract.JOB_REMOVED, contract.FILE_DEFRAGMENTED),
     bus_rows(Manager),
@@ -346,9 +342,6 @@ def _name_owner(path: str) -> str:
     return "user:?" if name is None else name.owner
 
 
-CONSTANT: Final = {"name": f"{names.BUS}.Property.EmitsChangedSignal", "value": "const"}
-
-
 def introspection(interfaces: Iterable[Interface], children: Iterable[str]) -> str:
     """Return the XML that Introspect answers. Source: D-Bus specification, "Introspection Data Format"."""
     node = Element("node")
@@ -363,7 +356,7 @@ def introspection(interfaces: Iterable[Interface], children: Iterable[str]) -> s
         for row in interface.properties:
             member = SubElement(inside, "property", name=row.bus, type=row.signature, access="read")
             if row.about.constant:
-                SubElement(member, "annotation", CONSTANT)
+                SubElement(member, "annotation", name=f"{names.BUS}.Property.EmitsChangedSignal", value="const")
     for child in children:
         SubElement(node, "node", name=child)
     return tostring(node, encoding="unicode")

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import closing
-from itertools import chain, repeat
 from typing import Final
 
 from jeepney import DBusAddress, Message, MessageFlag, message_bus, new_error, new_method_return, new_signal
@@ -23,15 +22,15 @@ from journalkeeper.bus.connection import Connection, Received
 from journalkeeper.bus.contract import Signal, Values, join_signatures
 from journalkeeper.bus.names import INVALID_ARGS, CallError
 from journalkeeper.bus.objects import Objects
-from journalkeeper.model import Result, Verb
+from journalkeeper.model import Result
 from journalkeeper.model.errors import KeeperError
 from journalkeeper.service.daemon import Daemon
 from journalkeeper.service.jobs import Changed, JobAdded, JobRemoved, Notification
 from journalkeeper.service.log import WARNING
 from journalkeeper.service.snapshot import FileDone
 
-RETRIES_S: Final = (5.0, 10.0, 20.0, 40.0)
-"""After these times a lost bus is tried again, then each minute: a host may have no bus."""
+RETRY_S: Final = 5.0
+"""After this time a lost bus is tried again, then after ever longer times up to a minute: a host may have no bus."""
 
 CONNECT_S: Final = 30.0
 
@@ -43,18 +42,18 @@ LONG: Final = frozenset({"ListFiles", "Plan", "Result"})
 
 COALESCE_S: Final = 0.25
 
-REWRITES: Final = (Verb.DEFRAGMENT, Verb.COMPRESS, Verb.REWRITE)
-
 
 async def serve_bus(service: Daemon, address: str) -> None:
     """Serve the bus at `address` until canceled. After an error (a taken name is none), log a warning and try again."""
-    for wait_s in chain(RETRIES_S, repeat(60.0)):
+    wait_s = RETRY_S
+    while True:
         try:
             bus = await asyncio.wait_for(Connection.open(address), CONNECT_S)
             with closing(Server(service, bus)):
                 await bus.call(message_bus.RequestName(names.BUS_NAME))  # or wait for it in the bus's queue
                 service.bus_was_tried.set()
                 service.log.log_end("bus", "connected to the system bus again")
+                wait_s = RETRY_S
                 raise await bus.ended
         except Exception as error:  # noqa: BLE001 - a library of many releases has many; all of them are logged
             why = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
@@ -63,6 +62,7 @@ async def serve_bus(service: Daemon, address: str) -> None:
             service.log.log("bus", WARNING, sentence, same=type(error).__name__)
             service.bus_was_tried.set()
         await asyncio.sleep(wait_s)
+        wait_s = min(2 * wait_s, 60.0)
 
 
 class Server:
@@ -151,14 +151,13 @@ class Server:
     def follow(self, notification: Notification) -> None:
         """Send the signal for a notification, of a file only if it was rewritten. Send changes after COALESCE_S."""
         match notification:
-            case Changed():
-                if self._timer is None:
-                    self._timer = asyncio.get_running_loop().call_later(COALESCE_S, self._send_changes)
+            case Changed() if self._timer is None:
+                self._timer = asyncio.get_running_loop().call_later(COALESCE_S, self._send_changes)
             case JobAdded(job):
                 self._send_signal(contract.JOB_NEW, job.number, names.job_path(job.number))
             case JobRemoved(job, result):
                 self._send_signal(contract.JOB_REMOVED, job.number, names.job_path(job.number), result)
-            case FileDone(outcome, _) if outcome.result is Result.DONE and outcome.action in REWRITES:
+            case FileDone(outcome, _) if outcome.result is Result.DONE and outcome.bytes_written:
                 numbers = (outcome.extents_before, outcome.extents_after, outcome.bytes_written)
                 path, reclaimed_bytes = names.to_ascii(outcome.path), outcome.reclaimed_bytes
                 self._send_signal(contract.FILE_DEFRAGMENTED, path, *numbers, reclaimed_bytes)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import Mock, patch
+from unittest.mock import AsyncMock, Mock, patch
 
 import pytest
 from jeepney import HeaderFields, Message
@@ -200,7 +200,7 @@ async def test_only_so_many_callers_are_remembered_and_those_that_do_not_read_fi
 
 async def test_few_calls_wait_until_the_bus_has_named_their_callers() -> None:
     """A bus hands over a flood of calls before its answer to the first question about their callers."""
-    bus = Mock(call=lambda _: asyncio.Event().wait())
+    bus = Mock(call=lambda _: asyncio.Event().wait(), count_kept=AsyncMock(return_value=0))
     server = Server(Mock(snapshot=lambda: Snapshot(("/j",)), jobs=Mock(queue=[])), bus)
 
     def handle(name: str, length: int) -> bool:
