@@ -36,11 +36,11 @@ def get_socket_path(namespace: str = "") -> str:
     return f"{runtime}/io.systemd.journal"
 
 
-def connect(path: str | os.PathLike[str], kind: socket.SocketKind) -> socket.socket:
+def connect(path: str, kind: socket.SocketKind) -> socket.socket:
     """Return a socket that is connected to journald's socket at `path`. Raises: KeeperError if connecting fails."""
     channel = socket.socket(socket.AF_UNIX, kind)
     try:
-        channel.connect(os.fspath(path))
+        channel.connect(path)
     except OSError as error:
         channel.close()
         raise KeeperError(f"no systemd-journald takes messages at {path}: {error.strerror}") from error

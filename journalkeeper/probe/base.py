@@ -16,17 +16,16 @@ from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from secrets import token_hex
 from typing import Annotated, Final, NamedTuple
 
-from journalkeeper.journald import control
 from journalkeeper.model.errors import FileError
 from journalkeeper.model.schema import Count, Key, Seconds
 from journalkeeper.model.units import quantile, spell_time
 from journalkeeper.probe.scratch_volume import undo_at_end
 from journalkeeper.whole_file import require_root_only
 
+PATIENCE_S, MOMENT_S = 10.0, 0.1
 PER_MILLES: Final = (500, 900, 990, 999)
 ABOVE: Final = 10
 """A percentile needs this many values above it; else it is unknown."""
@@ -64,11 +63,6 @@ def compute_statistics(series: Series) -> Statistics:
     )
     known = (total_s / count, *percentiles, ordered[-1]) if count else [None] * 6
     return Statistics(series.name, count, total_s, *known)
-
-
-PATIENCE_S, MOMENT_S = 10.0, 0.1
-SOCKETS: Final = Path(control.RUNTIME)
-"""The directory of the sockets of the host's journald."""
 
 
 class Writes(NamedTuple):

@@ -19,21 +19,20 @@ import json
 import os
 import shutil
 import socket
-import subprocess
 import time
 from argparse import Namespace
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from secrets import token_hex
+from subprocess import DEVNULL, Popen
 from typing import Final, NamedTuple
 
 from journalkeeper.journald import control
 from journalkeeper.journald.journalctl import decode_text, run_journalctl
 from journalkeeper.model.errors import KeeperError
 from journalkeeper.model.units import escape, format_size, pluralize, spell_time
-from journalkeeper.probe.base import PATIENCE_S, SOCKETS, Measurement, Series, read_lines
+from journalkeeper.probe.base import PATIENCE_S, Measurement, Series, read_lines
 from journalkeeper.probe.scratch_volume import wait_until
 
 NO_LINE: Final = "`journalctl --follow` shows you no new line (try sudo; or Storage=none?)"
@@ -47,7 +46,6 @@ TIMED_OUT: Final = 124
 """The exit status of timeout(1) after the time is over. Greater ones are its own errors or those of signals."""
 
 REMEDY: Final = "Let it write each line at once: PYTHONUNBUFFERED=1 or `python -u` for Python, `stdbuf -oL` for C."
-Program = subprocess.Popen[bytes]
 
 
 class Write(NamedTuple):
@@ -131,7 +129,7 @@ def name_cause(name: str, relay: Relay, taken: Series, read: Series, status: int
     return f"{name} itself pauses: it wrote nothing for {pause}, then {lines} at once, which fill no buffer."
 
 
-def measure(asked: Namespace, found: Measurement, sockets: Path = SOCKETS) -> None:
+def measure(asked: Namespace, found: Measurement, sockets: str = control.RUNTIME) -> None:
     """Run the command `asked.argv` for at most --seconds, and measure each line's way to the journald of `sockets` and
     on to a reader.
 
@@ -171,7 +169,7 @@ def measure(asked: Namespace, found: Measurement, sockets: Path = SOCKETS) -> No
 
 
 @contextmanager
-def _run(asked: Namespace, tag: str, sockets: Path, relay: Relay) -> Iterator[tuple[Program, Future[None]]]:
+def _run(asked: Namespace, tag: str, sockets: str, relay: Relay) -> Iterator[tuple[Popen[bytes], Future[None]]]:
     """Run the command under timeout(1) for at most --seconds. A thread passes its stdout and stderr on by `relay`.
 
     Yield the program and the thread's Future. The block's end terminates the program and waits for both.
@@ -186,7 +184,7 @@ def _run(asked: Namespace, tag: str, sockets: Path, relay: Relay) -> Iterator[tu
     with ours, _connect_stream(tag, sockets) as channel, ThreadPoolExecutor(1) as pool:
         with theirs:
             out = theirs.fileno()
-            program = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=env)
+            program = Popen(words, stdin=DEVNULL, stdout=out, stderr=out, env=env)
         passing = pool.submit(relay.pass_on, ours, channel)
         try:
             yield program, passing
@@ -198,7 +196,7 @@ def _run(asked: Namespace, tag: str, sockets: Path, relay: Relay) -> Iterator[tu
 
 
 @contextmanager
-def _follow(tag: str, sockets: Path, directory: str | None) -> Iterator[Iterator[list[bytes]]]:
+def _follow(tag: str, sockets: str, directory: str | None) -> Iterator[Iterator[list[bytes]]]:
     """Log a test line for the new identifier `tag`, and yield the `read_lines` of a `journalctl --follow` after it.
 
     Raises: KeeperError if journalctl does not show the test line within PATIENCE_S.
@@ -218,9 +216,9 @@ def _follow(tag: str, sockets: Path, directory: str | None) -> Iterator[Iterator
         yield reader
 
 
-def _connect_stream(identifier: str, sockets: Path) -> socket.socket:
+def _connect_stream(identifier: str, sockets: str) -> socket.socket:
     """Return a socket for lines of `identifier`, as sd_journal_stream_fd(3) makes it, with priority 6."""
-    channel = control.connect(sockets / "stdout", socket.SOCK_STREAM)
+    channel = control.connect(f"{sockets}/stdout", socket.SOCK_STREAM)
     channel.shutdown(socket.SHUT_RD)
     channel.sendall(f"{identifier}\n\n6\n0\n0\n0\n0\n".encode())
     return channel

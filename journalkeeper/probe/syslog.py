@@ -17,14 +17,13 @@ from __future__ import annotations
 import socket
 import time
 from argparse import Namespace
-from pathlib import Path
 from secrets import token_hex
 
 from journalkeeper.journald import conf, control
 from journalkeeper.journald.journalctl import read_entries
 from journalkeeper.model.errors import UsageError
 from journalkeeper.model.units import format_span
-from journalkeeper.probe.base import MOMENT_S, PATIENCE_S, SOCKETS, Measurement, Series, schedule
+from journalkeeper.probe.base import MOMENT_S, PATIENCE_S, Measurement, Series, schedule
 
 
 def count_messages(asked: Namespace) -> int:
@@ -42,8 +41,8 @@ def count_messages(asked: Namespace) -> int:
     return count
 
 
-def measure(asked: Namespace, found: Measurement, sockets: Path = SOCKETS) -> None:
-    """Send messages at --rate for --seconds to the journald of `sockets`, and measure each one's waits.
+def measure(asked: Namespace, found: Measurement, sockets: str = control.RUNTIME) -> None:
+    """Send messages at --rate for --seconds to the journald with the directory `sockets`, and measure each one's waits.
 
     One series has the time in send(2), the other that until journald's own timestamp; both begin when the message was
     due. The second is filled at the end; messages that do not arrive within PATIENCE_S are a loss. A failed send is a
@@ -53,7 +52,7 @@ def measure(asked: Namespace, found: Measurement, sockets: Path = SOCKETS) -> No
     """
     count, tag = count_messages(asked), f"journalkeeper-probe-{token_hex(4)}"
     sent, taken, planned_ns = Series("program waits"), Series("message waits for journald"), list[int]()
-    with control.connect(sockets / "dev-log", socket.SOCK_DGRAM) as logger:
+    with control.connect(f"{sockets}/dev-log", socket.SOCK_DGRAM) as logger:
         found.series += [sent, taken]
         try:
             for due_ns in schedule(asked.rate, count):

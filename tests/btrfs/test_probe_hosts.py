@@ -40,9 +40,9 @@ pytestmark = [pytest.mark.root, pytest.mark.slow]
 T = TypeVar("T")
 
 
-def sockets(bed: Bed) -> Path:
+def sockets(bed: Bed) -> str:
     """Return the directory of the sockets of the bed's journald."""
-    return Path(f"/proc/{bed.journald.pid}/root/run/systemd/journal")
+    return f"/proc/{bed.journald.pid}/root/run/systemd/journal"
 
 
 def options(bed: Bed, **more: object) -> Namespace:
@@ -306,7 +306,7 @@ def test_a_command_that_does_not_exist_is_named(bed: Bed, words: list[str]) -> N
 def test_without_a_journald_the_socket_is_named(bed: Bed, tmp_path: Path) -> None:
     for measure in (syslog.measure, stream.measure):
         with pytest.raises(KeeperError, match=f"no systemd-journald takes messages at {tmp_path}/.*: No such file"):
-            measure(options(bed), Measurement(), tmp_path)
+            measure(options(bed), Measurement(), f"{tmp_path}")
 
 
 def test_lost_messages_are_counted_in_the_verdict(
