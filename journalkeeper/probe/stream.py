@@ -179,12 +179,11 @@ def _run(asked: Namespace, tag: str, sockets: str, relay: Relay) -> Iterator[tup
     if shutil.which(asked.argv[0]) is None:
         raise KeeperError(f"{escape(asked.argv[0])}: no such command")
     ours, theirs = socket.socketpair()
-    env = {name: value for name, value in os.environ.items() if name != "JOURNAL_STREAM"}
     words = ["timeout", f"--kill-after={PATIENCE_S}", f"{asked.seconds}", *asked.argv]
     with ours, _connect_stream(tag, sockets) as channel, ThreadPoolExecutor(1) as pool:
         with theirs:
             out = theirs.fileno()
-            program = Popen(words, stdin=DEVNULL, stdout=out, stderr=out, env=env)
+            program = Popen(words, stdin=DEVNULL, stdout=out, stderr=out)
         passing = pool.submit(relay.pass_on, ours, channel)
         try:
             yield program, passing
