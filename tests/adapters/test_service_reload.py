@@ -19,6 +19,7 @@ from journalkeeper.config import Config
 from journalkeeper.engine import Engine, now_us
 from journalkeeper.health.evidence import Obstacle
 from journalkeeper.history import state
+from journalkeeper.metrics.publisher import Publisher
 from journalkeeper.model import Host, Plan
 from journalkeeper.model.errors import KeeperError
 from journalkeeper.model.run import Report
@@ -137,6 +138,34 @@ async def test_a_run_without_progress_needs_action(tmp_path: Path, monkeypatch: 
         "Act: The run has waited for the disk for more than 0 s. Try: journalctl -u journalkeeper -n 20",
     ]
     assert daemon.snapshot().verdict.health == "ok"
+
+
+async def test_a_run_does_not_hold_up_a_verdict_in_the_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The checks during the run would confirm a file with the verdict of before."""
+    published, is_bad, runs = list[bool](), threading.Event(), list[float]()
+
+    def run(*_: object, stop: Callable[[], bool], **__: object) -> Report:
+        runs.append(0)
+        began_s = time.monotonic()
+        while len(runs) == 2 and not is_bad.is_set() and time.monotonic() - began_s < PATIENCE_S:
+            stop()
+        return EMPTY
+
+    def publish(_: object, *, healthy: bool) -> None:
+        published.append(healthy)
+        if not healthy:
+            is_bad.set()
+
+    monkeypatch.setattr(Engine, "run", run)
+    monkeypatch.setattr(Publisher, "publish_health", publish)
+    daemon = make_daemon(tmp_path)
+    async with running(daemon):
+        await until(lambda: published)
+        daemon.rescan()
+        await until(lambda: len(runs) == 2)
+        daemon._change_present(unwatched="no space")
+        await until(is_bad.is_set)
+    assert published[:2] == [True, False]
 
 
 async def test_a_pause_ends_by_the_clock_after_a_sleep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
