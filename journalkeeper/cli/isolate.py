@@ -102,6 +102,7 @@ WantedBy=local-fs.target
 for a journal behind a link, because RequiresMountsFor= of the flush does not follow it.
 """
 
+HIDDEN: Final = f"{{}} has files, so {isolate.FLAT} is not mounted there: move them away, and reboot"
 NOT_FLAT: Final = "; the journal is in a subvolume that is not mounted from the top: correct this, and run it again"
 READERS: Final = "Restart programs that follow the journal, as journalctl -f does: they keep the old files."
 ROLLBACK: Final = "After a rollback of the root, boot it and run `journalkeeper isolate --apply`: a reboot loses logs."
@@ -268,7 +269,7 @@ def _bring_back(top: str, unit: str, lost: str) -> None:
     if lost == isolate.FLAT and _is_own_unit(unit):
         scratch_volume.run("systemctl", "start", os.path.basename(unit))
         if not _is_flat(top):
-            raise KeeperError(f"{top} has files, so {lost} is not mounted there: move them away, and reboot")
+            raise KeeperError(HIDDEN.format(top))
         # it starts the service, which needs the mount (RequiresMountsFor=)
         subprocess.run(["systemctl", "try-restart", "journalkeeper.timer"], check=False, capture_output=True)
     else:
@@ -289,7 +290,9 @@ def _show_plan(context: Context, top: str) -> None:
     """Show what --apply or --undo would do, and which programs must end first."""
     lost = _find_elsewhere(top, _name_mount_unit(top))
     found = isolate.Tree(top, is_subvolume=False, entries={}) if lost else isolate.survey(top)
-    if lost:
+    if lost == isolate.FLAT and os.path.exists(top) and os.listdir(top):
+        said = [f"{HIDDEN.format(top)}."]
+    elif lost:
         state = "not mounted" if lost == isolate.FLAT else "empty and read-only since a rollback"
         said = [f"{top} is {state}: journald writes to /run only.", f"--apply brings back the subvolume {lost}."]
     elif found.is_subvolume:
