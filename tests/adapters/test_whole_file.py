@@ -157,6 +157,8 @@ def test_a_circle_of_links_ends(tmp_path: Path) -> None:
 def test_root_measures_where_no_user_can_exchange_its_files(tmp_path: Path, mode: int, owner: int, says: str) -> None:
     """`probe fsync -D DIR` and `lab compare DIR` open names below DIR again and again."""
     place = tmp_path / "home/below"
+    with pytest.raises(FileError, match=f"^{place}: cannot measure here: No such file"), scratch(str(place)):
+        pass
     place.mkdir(parents=True)
     place.parent.chmod(mode)
     os.chown(place.parent, owner, owner)
