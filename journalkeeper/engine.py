@@ -230,6 +230,7 @@ class Engine:
 
         Raises: KeeperError if the history cannot be read or written.
         """
+        self.memory.records.counters = record.counters()
         if outcomes and not request.before_shutdown:
             self._look_and_remember(request)
             self._store_counts_if_due(record, request, at_once=True)
@@ -241,7 +242,6 @@ class Engine:
             done = {outcome.path for outcome in outcomes if outcome.result is Result.DONE}
             memory.waiting = {path: wait for path, wait in before.items() if path not in done}
         record.store_waits(memory.waiting.values(), now_us=now)
-        memory.counters = record.counters()
         if self._follows and time.monotonic() - memory.pruned_s < DAY_S:
             return
         memory.pruned_s = time.monotonic()

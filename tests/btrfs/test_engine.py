@@ -511,6 +511,7 @@ def test_a_record_that_becomes_full_costs_the_record_and_not_the_report(
 
     report = go(keep(state_directory=str(small_state)), on_progress=tell)
     assert [outcome.result for outcome in report.outcomes] == [Result.DONE] * 2
+    assert report.counters is not None
     assert [text for text in report.notices if "not recorded" in text and "No space left" in text]
     assert all(any(str(path) in text for text in report.notices) for path in paths)
     (small_state / "ballast").unlink()
