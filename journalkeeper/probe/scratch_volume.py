@@ -6,14 +6,13 @@ Whatever outlives a process is undone by a child process, also after a SIGKILL.
 
 from __future__ import annotations
 
-import errno
 import os
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -143,12 +142,11 @@ class ScratchVolume(ExitStack):
         self.mountpoint = self.base / "mnt"
         self.options = options
         self.images = list(images) or [self.base / "disk.img"]
-        self._iops = 0
+        self._iops = self._counted_before = 0
         words = ("sh", "-c", MAKE_VOLUME, "sh", str(self.base), size, self.options, *map(str, images))
         self.devices = self.enter_context(undo_at_end(*words)).split()
         self.device = self.devices[0]
         self.callback(self.throttle, 0)
-        self._counted_before = 0
         self._counted_before = self.count_written_bytes()
 
     def mount(self) -> None:
@@ -173,19 +171,13 @@ class ScratchVolume(ExitStack):
         self.mount()
 
     def await_release(self, timeout_s: float = 30) -> None:
-        """Wait until the volume is mounted nowhere and no process uses it.
-
-        Raises: KeeperError after `timeout_s`; OSError if the device cannot be opened.
-        """
+        """Wait until the volume is mounted nowhere and no process uses it. Raises: KeeperError after `timeout_s`."""
 
         def is_released() -> bool:
-            try:
+            with suppress(OSError):  # EBUSY
                 os.close(os.open(self.device, os.O_RDONLY | os.O_EXCL | os.O_CLOEXEC))
-            except OSError as error:
-                if error.errno != errno.EBUSY:
-                    raise
-                return False
-            return True
+                return True
+            return False
 
         complaint = f"{self.device} is still mounted in another mount namespace: it was not released"
         wait_until(is_released, complaint, timeout_s)
