@@ -138,7 +138,8 @@ def compare(directory: Path, wanted: int, iops: int | None, report: Report) -> L
                 logged = count_logged(directory=str(place.journald.journal))
             else:
                 _simulate_days(place, strategy, flushes, report_step)
-            rows.append(_measure_strategy(place, strategy, iops or 0, report_step))
+            report_step("measuring")
+            rows.append(_measure_strategy(place, strategy, iops or 0))
     return LabAnswer(str(directory), iops or None, flushes, logged, tuple(rows))
 
 
@@ -199,7 +200,7 @@ def _log_and_commit(place: Bed, flushes: int, strategy: Strategy) -> None:
     run("btrfs", "filesystem", "sync", place.volume.mountpoint)
 
 
-def _measure_strategy(place: Bed, strategy: Strategy, iops: int, report: Report) -> Measured:
+def _measure_strategy(place: Bed, strategy: Strategy, iops: int) -> Measured:
     """Measure the files that one strategy left, two cold reads, and the boot flush after the last `at_night`."""
     # in this order, because each step changes the files that the steps before it measure
     volume, journald = place.volume, place.journald
@@ -209,9 +210,7 @@ def _measure_strategy(place: Bed, strategy: Strategy, iops: int, report: Report)
         counted += _count_extents(path)
         with path.open("rb") as file:
             used += disk.read_disk_bytes(file.fileno()) or 0
-    report("reading the newest ten entries")
     last_s = _read_cold_s(place, iops, "10")
-    report("reading all entries")
     read_s = _read_cold_s(place, iops, "all")
     journald.start()
     _run_act(place, strategy.at_night)
@@ -219,7 +218,6 @@ def _measure_strategy(place: Bed, strategy: Strategy, iops: int, report: Report)
     found = _count_extents(journald.active)
     volume.remount()
     written = volume.count_written_bytes()
-    report("the flush of a boot")
     journald.boot(BOOT_MESSAGES)
     flush_s = time_limited_s(volume, iops, journald.flush)
     return Measured(strategy.name, flush_s, last_s, read_s, counted, found, used, written, not strategy.nocow)
