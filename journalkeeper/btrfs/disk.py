@@ -98,16 +98,14 @@ def measure_snapshots(fd: int, path: str = SOCKET) -> int | None:
 
 def _measure_or_ask(question: bytes, fd: int, path: str) -> int | None:
     """Measure, or ask the unit at `path` without the capability; None without a number from it in ANSWER_S."""
-    found = QUESTIONS[question](fd)
-    if found is not None:
+    if (found := QUESTIONS[question](fd)) is not None:
         return found
     # The outcome of the work does not depend on this number.
-    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as channel:
+    with suppress(OSError, ValueError), socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as channel:
         channel.settimeout(ANSWER_S)
         channel.connect(path)
         socket.send_fds(channel, [question], [fd])
-        answer = channel.recv(ANSWER_BYTES)
-        return int(answer) if answer.isdigit() else None
+        return int(channel.recv(ANSWER_BYTES))
     return None
 
 
