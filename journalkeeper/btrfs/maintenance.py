@@ -34,15 +34,11 @@ def find_maintenance(uuid: str, *, sysfs: str = SYSFS, scrubs: str = SCRUBS) -> 
         operation = file.read().strip()
         if operation != "none" and not operation.endswith(PAUSED):
             return operation
-    return "scrub" if _is_scrubbing(uuid, scrubs) else ""
-
-
-def _is_scrubbing(uuid: str, scrubs: str) -> bool:
-    """Return whether scrub.progress of `uuid` exists, and its scrub.status is less than SCRUB_FRESH_S old."""
     with suppress(OSError):
         os.stat(f"{scrubs}/scrub.progress.{uuid}")
-        return abs(time.time() - os.stat(f"{scrubs}/scrub.status.{uuid}").st_mtime) < SCRUB_FRESH_S
-    return False
+        if abs(time.time() - os.stat(f"{scrubs}/scrub.status.{uuid}").st_mtime) < SCRUB_FRESH_S:
+            return "scrub"
+    return ""
 
 
 def list_disks(uuid: str, *, sysfs: str = SYSFS) -> list[str]:

@@ -97,29 +97,22 @@ def fs_info(fd: int) -> tuple[str, int]:
     return str(UUID(bytes=fsid)), max_id
 
 
-def dev_info(fd: int, devid: int) -> tuple[int, int] | None:
-    """Return (bytes in chunks, size) of one device in raw bytes; None if the volume has no device with this id.
+def _read_unallocated_bytes(fd: int, uuid: str, devid: int) -> int:
+    """Return the raw bytes of a device that are in no chunk: 0 without a device of this id, or if it is missing.
 
-    Raises: OSError: ENOTTY not on btrfs.
+    Raises: OSError: ENOTTY not on btrfs. Source: fs/btrfs/sysfs.c, btrfs_devinfo_missing_show (Linux 5.6). The path in
+    DEV_INFO does not show a missing one: a device that the kernel knew before keeps a path there.
     """
+    with suppress(OSError):
+        if Path(SYSFS, uuid, "devinfo", f"{devid}", "missing").read_text("ascii") == "1\n":
+            return 0
     try:
         _, used, size = call_ioctl(fd, BTRFS_IOC_DEV_INFO, DEV_INFO, devid, 0, 0)
     except OSError as error:
         if error.errno == errno.ENODEV:
-            return None
+            return 0
         raise
-    return used, size
-
-
-def is_missing(uuid: str, devid: int) -> bool:
-    """Return whether a device is missing from a degraded mount. Return False if the kernel does not report it.
-
-    Source: fs/btrfs/sysfs.c, btrfs_devinfo_missing_show (Linux 5.6). The path in DEV_INFO does not show it: a device
-    that the kernel knew before keeps a path there.
-    """
-    with suppress(OSError), open(f"{SYSFS}/{uuid}/devinfo/{devid}/missing", encoding="ascii") as file:
-        return file.read().strip() == "1"
-    return False
+    return int(size - used)
 
 
 def space_info(fd: int) -> tuple[Space, ...]:
@@ -174,7 +167,6 @@ def read_volume(fd: int) -> Volume:
     spaces = space_info(fd)
     data = [space for space in spaces if space.flags & BTRFS_BLOCK_GROUP_DATA]
     profile = max(data, key=lambda space: space.total_bytes).profile
-    devices = (dev_info(fd, devid) for devid in range(1, max_id + 1) if not is_missing(uuid, devid))
     return Volume(
         device=os.fstat(fd).st_dev,
         uuid=uuid,
@@ -182,7 +174,7 @@ def read_volume(fd: int) -> Volume:
         data_profile=profile,
         redundant=any(space.profile in REDUNDANT for space in data),
         free_bytes=_sum_free(data),
-        unallocated_bytes=sum(size - used for used, size in filter(None, devices)),
+        unallocated_bytes=sum(_read_unallocated_bytes(fd, uuid, devid) for devid in range(1, max_id + 1)),
         metadata_free_bytes=_sum_free([space for space in spaces if space.flags & BTRFS_BLOCK_GROUP_METADATA]),
         own_subvolume=_is_own_subvolume(fd),
         options=read_mount_options(fd),
@@ -298,8 +290,7 @@ def _is_own_subvolume(fd: int) -> bool:
 
 def read_mount_options(fd: int) -> tuple[str, ...]:
     """Return the options of the mount through which `fd` was opened, and its filesystem's; () if it is not visible."""
-    line = find_mount_line(fd)
-    return () if line is None else parse_options(line)
+    return parse_options(line) if (line := find_mount_line(fd)) else ()
 
 
 def read_mount_lines(table: str = "") -> list[str]:
