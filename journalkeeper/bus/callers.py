@@ -151,9 +151,9 @@ class Callers:
         if caller.uid == 0:
             return
         subject = ("system-bus-name", {"name": ("s", caller.name)})
-        flags = int(interactive)  # AllowUserInteraction is 1
         place = (POLKIT, "/org/freedesktop/PolicyKit1/Authority", f"{POLKIT}.Authority", "CheckAuthorization")
-        question = make_call(*place, "(sa{sv})sa{ss}us", subject, action, {}, flags, "")
+        # The flag AllowUserInteraction is 1.
+        question = make_call(*place, "(sa{sv})sa{ss}us", subject, action, {}, int(interactive), "")
         async with caller.user.count_long_call():
             try:
                 ((authorized, *_),) = await asyncio.wait_for(self._bus.call(question), ANSWER_S)

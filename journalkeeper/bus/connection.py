@@ -60,7 +60,6 @@ class Received:
         if EMPTY_STRUCTS.search(data, FIXED, FIXED + measure_message(data)[0]):
             raise ValueError("jeepney parses an array of empty structs for ever")
         self.header = Header.from_buffer(data)[0]
-        self.kind = self.header.message_type
         fields = (self.header.fields.get(HeaderFields[name], "") for name in TEXTS)
         self.sender, self.path, self.interface, self.member, self.signature, self.error_name = fields
 
@@ -126,15 +125,14 @@ class Connection:
         serial = self.send(message)
         waiting = self._answers[serial] = asyncio.get_running_loop().create_future()
         try:
-            either: set[asyncio.Future[Any]] = {waiting, self.ended}
-            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((waiting, self.ended), return_when=asyncio.FIRST_COMPLETED)
             if not waiting.done():
                 raise ConnectionResetError("the bus closed the connection")
         finally:
             del self._answers[serial]
         answer: Received = waiting.result()
         values = answer.read()
-        if answer.kind is MessageType.error:
+        if answer.header.message_type is MessageType.error:
             raise CallError(answer.error_name, str(values[0]) if values else answer.error_name)
         return values
 
@@ -195,9 +193,9 @@ class Connection:
         except Exception:  # noqa: BLE001 - whatever a stranger sends, the next message is read
             return
         waiting = self._answers.get(message.header.fields.get(HeaderFields.reply_serial, 0))
-        if message.kind is MessageType.method_call:
+        if message.header.message_type is MessageType.method_call:
             self.handle(message)
-        elif message.kind is not MessageType.signal and waiting is not None and not waiting.done():
+        elif message.header.message_type is not MessageType.signal and waiting is not None and not waiting.done():
             waiting.set_result(message)
 
 

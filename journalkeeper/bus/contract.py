@@ -34,7 +34,7 @@ def join_signatures(args: Args) -> str:
 class Method(NamedTuple):
     """A method. `action` is the polkit action that a call requires; None: every user may call it.
 
-    `run` answers a call. It takes an Objects, the path of the object, the Caller, and the values that `takes` lists.
+    `run` answers a call. It takes the Daemon, the path of the object, the Caller, and the values that `takes` lists.
     The docstring of `run` is the published description.
     """
 
@@ -110,8 +110,7 @@ def make_request(paths: Sequence[str], compress: str, flags: int, directories: t
     Raises: UsageError with the permitted values, or if a path is not in normal form below one of `directories`.
     """
     if flags >> len(FLAGS):
-        known = ", ".join(f"{1 << bit} ({name.replace('_', '-')})" for bit, name in enumerate(FLAGS))
-        raise UsageError(f"{flags} has unknown flags; known are {known}")
+        raise UsageError(f"{flags} has unknown flags; known are {', '.join(FLAGS)}, which are 1, 2, 4, ...")
     if sum(map(len, paths)) > MOST_CHARACTERS:
         raise UsageError(f"paths may have {MOST_CHARACTERS} characters together; for all files give none")
     if compress:

@@ -25,7 +25,6 @@ from journalkeeper.model.run import Progress, Report
 from journalkeeper.model.schema import SIGNATURES, UNKNOWN, bus_rows, to_json, write_json
 from journalkeeper.model.units import U64_MAX
 from journalkeeper.service import snapshot as snapshots
-from journalkeeper.service.jobs import Job
 
 if TYPE_CHECKING:
     from journalkeeper.bus.callers import Caller
@@ -36,165 +35,181 @@ T = TypeVar("T")
 ERROR: Final = f"{names.BUS}.Error"
 
 
-class Objects:
-    """The D-Bus objects of `service`: its manager, and one object for each of its jobs."""
-
-    def __init__(self, service: Daemon) -> None:
-        self._service = service
-
-    def tree(self) -> dict[str, tuple[Interface, Callable[[], Values]]]:
-        """Return for each object path the object's own interface, and a function that returns its properties."""
-        manager = MANAGER, lambda: to_values(snapshots.make_manager(self._service.snapshot()))
-        jobs = {
-            names.job_path(job.number): (JOB_INTERFACE, partial(job_values, job)) for job in self._service.jobs.queue
-        }
-        return {names.MANAGER_PATH: manager, **jobs}
-
-    def interfaces(self, path: str) -> tuple[Interface, ...]:
-        """Return the interfaces of the object at `path`: those of the D-Bus standard, then its own.
-
-        Without an object: the first two if objects are below `path`, else the first.
-        """
-        tree = self.tree()
-        if path in tree:
-            return *STANDARD, tree[path][0]
-        return STANDARD[:2] if self._list_child_names(path) else STANDARD[:1]
-
-    def _list_child_names(self, path: str) -> tuple[str, ...]:
-        """Return the next part of each object's path below `path`, each once."""
-        above = f"{path.rstrip('/')}/"
-        return tuple({one[len(above) :].partition("/")[0]: 0 for one in self.tree() if one.startswith(above)})
-
-    def find_method(self, path: str, interface: str, member: str) -> Method:
-        """Return the method `member` of `interface` (exact names) of the object at `path`. Every path has Peer.
-
-        Raises: CallError: UnknownObject if no object is at `path` or below, else UnknownMethod.
-        """
-        interfaces = self.interfaces(path)
-        methods = {(one.name, method.name): method for one in interfaces for method in one.methods}
-        if (interface, member) in methods:
-            return methods[interface, member]
-        if interfaces == STANDARD[:1]:
-            raise CallError(f"{ERROR}.UnknownObject", f"there is no object {shorten(path)}")
-        raise CallError(f"{ERROR}.UnknownMethod", f"{shorten(path)} has no method {interface}.{member}")
-
-    async def ping(self, _path: str, _caller: Caller) -> None:
-        """Answer, and do nothing."""
-
-    async def introspect(self, path: str, _caller: Caller) -> str:
-        """Return the interfaces of the object, and the objects below."""
-        return introspection(self.interfaces(path), self._list_child_names(path))
-
-    async def get(self, path: str, caller: Caller, interface: str, name: str) -> tuple[str, Any]:
-        """Return one property. Error UnknownProperty: the interface has none of that name. Other errors: as GetAll.
-
-        For the manager, the answer can take a moment, as that of GetAll.
-        """
-        values = await self.get_all(path, caller, interface)
-        if name not in values:
-            raise CallError(f"{ERROR}.UnknownProperty", f"{interface} has no property {shorten(name)}")
-        return values[name]
-
-    async def get_all(self, path: str, _caller: Caller, interface: str) -> Values:
-        """Return the properties of an interface; {} for an interface of the D-Bus standard.
-
-        For the manager, the service first checks its configuration and directories for changes, so the answer can
-        take a moment. Error UnknownInterface: the object has no such interface.
-        """
-        if interface not in {one.name for one in self.interfaces(path)}:
-            raise CallError(f"{ERROR}.UnknownInterface", f"{shorten(path)} has no interface {shorten(interface)}")
-        if interface == names.MANAGER:
-            await self._service.refresh()
-        own, values = self.tree()[path]
-        return values() if own.name == interface else {}
-
-    async def list_files(self, _path: str, caller: Caller, offset: int) -> list[Values]:
-        """List journal files as they were at the last look, sorted by path, at most 500 in one answer.
-
-        Leave out the first offset files. Call again with the number of files so far until an answer is empty. Error
-        Busy: the first look is not over.
-        """
-        found = self._service.snapshot().findings
-        if found is None:
-            raise BusyError("the first look at the files is not over; try again later")
-        return list_files(found, offset, caller.may_read)
-
-    async def plan(self, _path: str, caller: Caller, paths: list[str], compress: str, flags: int) -> str:
-        """Show what a job with these arguments would do now, as `journalkeeper plan -j` writes it: a JSON document.
-
-        The arguments are those of Defragment, with one more flag: without 32 (asked) it is the service's own plan,
-        which rests on battery; a job does not. The answer waits while files are looked at or rewritten, and for other
-        plans. The detail of another user's file is empty. A document that would be too long for one answer lacks rows,
-        those of files without work first, and omitted counts the missing rows; a call with paths shows them. Error
-        LimitsExceeded: 8 long calls of the user are under way.
-        """
-        request = contract.make_request(paths, compress, flags, self._service.snapshot().directories)
-        async with caller.user.count_long_call(), caller.user.turn:
-            return write_document(await self._service.plan(request), caller.may_read)
-
-    async def defragment(self, _path: str, _caller: Caller, paths: list[str], compress: str, flags: int) -> str:
-        """Queue a job that defragments what needs it, as `journalkeeper defrag` does.
-
-        paths: only these files, each absolute, without .. or links, and below one of Directories; none: all files.
-        compress: zstd[:LEVEL], zlib[:LEVEL], lzo or no; empty: as configured. flags: the sum of 1 (active) and 2
-        (archived): only such files; 4 (now): do not wait for a flush window, the settle time or the budget; 8
-        (allow-unshare): also what a snapshot shares; 16 (before-shutdown): active and now; also count the extents that
-        the last messages of a shutdown add. Error Busy: the queue is full.
-        """
-        request = contract.make_request(paths, compress, flags, self._service.snapshot().directories)
-        return names.job_path(self._service.jobs.add(request).number)
-
-    async def cancel(self, _path: str, _caller: Caller, job: str) -> None:
-        """Take a job out of the queue, or end it at the next chunk border.
-
-        Error NoSuchJob: the job is not known or is over.
-        """
-        self._service.jobs.cancel(names.job_number(job))
-
-    async def result(self, _path: str, caller: Caller, job: str) -> str:
-        """Wait for the end of a job, and show its outcome as a JSON document, as `journalkeeper defrag -j` writes it.
-
-        A document that would be too long lacks rows, as in Plan. A job that failed as a whole returns its error. Error
-        NoSuchJob: the job is not known, or it is over and another one has ended since.
-        """
-        async with caller.user.count_long_call():
-            report = await self._service.jobs.wait_for_report(names.job_number(job))
-        return write_document(report, caller.may_read)
-
-    async def pause(self, _path: str, _caller: Caller, span_us: int) -> None:
-        """Do no work of the service's own for this time; 0: until Resume.
-
-        Work under way ends at the next chunk border. Jobs are still done. A new pause replaces the one before. The
-        largest number, 2^64-1, also means until Resume.
-        """
-        self._service.pause(span_us % U64_MAX)  # "for ever" is 0
-
-    async def resume(self, _path: str, _caller: Caller) -> None:
-        """End a pause, and look at all files. Without a pause, do nothing."""
-        self._service.resume()
-
-    async def rescan(self, _path: str, _caller: Caller) -> None:
-        """Look at all files again, soon.
-
-        During a pause, the look waits for the end of the pause.
-        """
-        self._service.rescan()
-
-    async def reload(self, _path: str, _caller: Caller) -> None:
-        """Read the configuration again; the answer comes when that is done.
-
-        Then the service looks at all files, also after an error. Error BadConfiguration: it names each wrong line,
-        and the running values stay. Error File: a file cannot be read, and the running values stay, too.
-        """
-        await self._service.reload()
+def make_tree(service: Daemon) -> dict[str, tuple[Interface, Callable[[], Values]]]:
+    """Return for each object path the object's own interface, and a function that returns its properties."""
+    tree = {names.MANAGER_PATH: (MANAGER, lambda: to_values(snapshots.make_manager(service.snapshot())))}
+    for job in service.jobs.queue:
+        state = JobState(job.number, job.state, job.progress.fraction)
+        tree[names.job_path(job.number)] = JOB_INTERFACE, partial(to_values, state, job.progress)
+    return tree
 
 
-GET: Final = Method("Get", Objects.get, (("interface", "s"), ("property", "s")), (("value", "v"),))
-GET_ALL: Final = Method("GetAll", Objects.get_all, (("interface", "s"),), (("properties", "a{sv}"),))
+def list_interfaces(service: Daemon, path: str) -> tuple[Interface, ...]:
+    """Return the interfaces of the object at `path`: those of the D-Bus standard, then its own.
+
+    Without an object: the first two if objects are below `path`, else the first.
+    """
+    tree = make_tree(service)
+    if path in tree:
+        return *STANDARD, tree[path][0]
+    return STANDARD[:2] if _list_child_names(service, path) else STANDARD[:1]
+
+
+def _list_child_names(service: Daemon, path: str) -> tuple[str, ...]:
+    """Return the next part of each object's path below `path`, each once."""
+    above = f"{path.rstrip('/')}/"
+    return tuple({one[len(above) :].partition("/")[0]: 0 for one in make_tree(service) if one.startswith(above)})
+
+
+def find_method(service: Daemon, path: str, interface: str, member: str) -> Method:
+    """Return the method `member` of `interface` (exact names) of the object at `path`. Every path has Peer.
+
+    Raises: CallError: UnknownObject if no object is at `path` or below, else UnknownMethod.
+    """
+    interfaces = list_interfaces(service, path)
+    methods = {(one.name, method.name): method for one in interfaces for method in one.methods}
+    if (interface, member) in methods:
+        return methods[interface, member]
+    if interfaces == STANDARD[:1]:
+        raise CallError(f"{ERROR}.UnknownObject", f"there is no object {shorten(path)}")
+    raise CallError(f"{ERROR}.UnknownMethod", f"{shorten(path)} has no method {interface}.{member}")
+
+
+# -- The methods -----------------------------------------------------------------------------------
+
+
+async def ping(_service: Daemon, _path: str, _caller: Caller) -> None:
+    """Answer, and do nothing."""
+
+
+async def introspect(service: Daemon, path: str, _caller: Caller) -> str:
+    """Return the interfaces of the object, and the objects below."""
+    return introspection(list_interfaces(service, path), _list_child_names(service, path))
+
+
+async def get(service: Daemon, path: str, caller: Caller, interface: str, name: str) -> tuple[str, Any]:
+    """Return one property. Error UnknownProperty: the interface has none of that name. Other errors: as GetAll.
+
+    For the manager, the answer can take a moment, as that of GetAll.
+    """
+    values = await get_all(service, path, caller, interface)
+    if name not in values:
+        raise CallError(f"{ERROR}.UnknownProperty", f"{interface} has no property {shorten(name)}")
+    return values[name]
+
+
+async def get_all(service: Daemon, path: str, _caller: Caller, interface: str) -> Values:
+    """Return the properties of an interface; {} for an interface of the D-Bus standard.
+
+    For the manager, the service first checks its configuration and directories for changes, so the answer can
+    take a moment. Error UnknownInterface: the object has no such interface.
+    """
+    if interface not in {one.name for one in list_interfaces(service, path)}:
+        raise CallError(f"{ERROR}.UnknownInterface", f"{shorten(path)} has no interface {shorten(interface)}")
+    if interface == names.MANAGER:
+        await service.refresh()
+    own, values = make_tree(service)[path]
+    return values() if own.name == interface else {}
+
+
+async def list_files(service: Daemon, _path: str, caller: Caller, offset: int) -> list[Values]:
+    """List journal files as they were at the last look, sorted by path, at most 500 in one answer.
+
+    Leave out the first offset files. Call again with the number of files so far until an answer is empty. Error
+    Busy: the first look is not over.
+    """
+    found = service.snapshot().findings
+    if found is None:
+        raise BusyError("the first look at the files is not over; try again later")
+    paths = sorted(found.files, key=names.to_ascii)[offset : offset + LISTED_MOST]
+    listed = [_make_file_values(found.files[path], found.decided.get(path), caller) for path in paths]
+    lengths = (sum(len(value) for signature, value in one.values() if signature == "s") for one in listed)
+    return _take_fitting(listed, lengths, TEXT_MOST)
+
+
+async def plan(service: Daemon, _path: str, caller: Caller, paths: list[str], compress: str, flags: int) -> str:
+    """Show what a job with these arguments would do now, as `journalkeeper plan -j` writes it: a JSON document.
+
+    The arguments are those of Defragment, with one more flag: without 32 (asked) it is the service's own plan,
+    which rests on battery; a job does not. The answer waits while files are looked at or rewritten, and for other
+    plans. The detail of another user's file is empty. A document that would be too long for one answer lacks rows,
+    those of files without work first, and omitted counts the missing rows; a call with paths shows them. Error
+    LimitsExceeded: 8 long calls of the user are under way.
+    """
+    request = contract.make_request(paths, compress, flags, service.snapshot().directories)
+    async with caller.user.count_long_call(), caller.user.turn:
+        return write_document(await service.plan(request), caller)
+
+
+async def defragment(service: Daemon, _path: str, _caller: Caller, paths: list[str], compress: str, flags: int) -> str:
+    """Queue a job that defragments what needs it, as `journalkeeper defrag` does.
+
+    paths: only these files, each absolute, without .. or links, and below one of Directories; none: all files.
+    compress: zstd[:LEVEL], zlib[:LEVEL], lzo or no; empty: as configured. flags: the sum of 1 (active) and 2
+    (archived): only such files; 4 (now): do not wait for a flush window, the settle time or the budget; 8
+    (allow-unshare): also what a snapshot shares; 16 (before-shutdown): active and now; also count the extents that
+    the last messages of a shutdown add. Error Busy: the queue is full.
+    """
+    request = contract.make_request(paths, compress, flags, service.snapshot().directories)
+    return names.job_path(service.jobs.add(request).number)
+
+
+async def cancel(service: Daemon, _path: str, _caller: Caller, job: str) -> None:
+    """Take a job out of the queue, or end it at the next chunk border.
+
+    Error NoSuchJob: the job is not known or is over.
+    """
+    service.jobs.cancel(names.job_number(job))
+
+
+async def result(service: Daemon, _path: str, caller: Caller, job: str) -> str:
+    """Wait for the end of a job, and show its outcome as a JSON document, as `journalkeeper defrag -j` writes it.
+
+    A document that would be too long lacks rows, as in Plan. A job that failed as a whole returns its error. Error
+    NoSuchJob: the job is not known, or it is over and another one has ended since.
+    """
+    async with caller.user.count_long_call():
+        report = await service.jobs.wait_for_report(names.job_number(job))
+    return write_document(report, caller)
+
+
+async def pause(service: Daemon, _path: str, _caller: Caller, span_us: int) -> None:
+    """Do no work of the service's own for this time; 0: until Resume.
+
+    Work under way ends at the next chunk border. Jobs are still done. A new pause replaces the one before. The
+    largest number, 2^64-1, also means until Resume.
+    """
+    service.pause(span_us % U64_MAX)  # "for ever" is 0
+
+
+async def resume(service: Daemon, _path: str, _caller: Caller) -> None:
+    """End a pause, and look at all files. Without a pause, do nothing."""
+    service.resume()
+
+
+async def rescan(service: Daemon, _path: str, _caller: Caller) -> None:
+    """Look at all files again, soon.
+
+    During a pause, the look waits for the end of the pause.
+    """
+    service.rescan()
+
+
+async def reload(service: Daemon, _path: str, _caller: Caller) -> None:
+    """Read the configuration again; the answer comes when that is done.
+
+    Then the service looks at all files, also after an error. Error BadConfiguration: it names each wrong line,
+    and the running values stay. Error File: a file cannot be read, and the running values stay, too.
+    """
+    await service.reload()
+
+
+GET: Final = Method("Get", get, (("interface", "s"), ("property", "s")), (("value", "v"),))
+GET_ALL: Final = Method("GetAll", get_all, (("interface", "s"),), (("properties", "a{sv}"),))
 
 STANDARD: Final = (
-    Interface(names.PEER, methods=(Method("Ping", Objects.ping),)),
-    Interface(names.INTROSPECTABLE, methods=(Method("Introspect", Objects.introspect, gives=(("xml", "s"),)),)),
+    Interface(names.PEER, methods=(Method("Ping", ping),)),
+    Interface(names.INTROSPECTABLE, methods=(Method("Introspect", introspect, gives=(("xml", "s"),)),)),
     Interface(names.PROPERTIES, methods=(GET, GET_ALL), signals=(contract.PROPERTIES_CHANGED,)),
 )
 """The interfaces of the D-Bus standard: of every path, also of paths above an object, and of objects."""
@@ -204,15 +219,15 @@ MANAGER: Final = Interface(
     "The service as a whole, at /org/journalkeeper1. A time is in microseconds of CLOCK_REALTIME; 0 is no time. A size"
     " is in bytes. A byte of a path that is not ASCII is shown as \\xXX. Changes are signalled four times a second.",
     (
-        Method("ListFiles", Objects.list_files, (("offset", "t"),), (("files", "aa{sv}"),)),
-        Method("Plan", Objects.plan, REQUEST, (("plan", "s"),)),
-        Method("Defragment", Objects.defragment, REQUEST, (JOB,), names.ACTION_DEFRAGMENT),
-        Method("Cancel", Objects.cancel, (JOB,), action=names.ACTION_DEFRAGMENT),
-        Method("Result", Objects.result, (JOB,), (("document", "s"),)),
-        Method("Pause", Objects.pause, (("usec", "t"),), action=names.ACTION_MANAGE),
-        Method("Resume", Objects.resume, action=names.ACTION_MANAGE),
-        Method("Rescan", Objects.rescan, action=names.ACTION_MANAGE),
-        Method("Reload", Objects.reload, action=names.ACTION_MANAGE),
+        Method("ListFiles", list_files, (("offset", "t"),), (("files", "aa{sv}"),)),
+        Method("Plan", plan, REQUEST, (("plan", "s"),)),
+        Method("Defragment", defragment, REQUEST, (JOB,), names.ACTION_DEFRAGMENT),
+        Method("Cancel", cancel, (JOB,), action=names.ACTION_DEFRAGMENT),
+        Method("Result", result, (JOB,), (("document", "s"),)),
+        Method("Pause", pause, (("usec", "t"),), action=names.ACTION_MANAGE),
+        Method("Resume", resume, action=names.ACTION_MANAGE),
+        Method("Rescan", rescan, action=names.ACTION_MANAGE),
+        Method("Reload", reload, action=names.ACTION_MANAGE),
     ),
     (contract.JOB_NEW, contract.JOB_REMOVED, contract.FILE_DEFRAGMENTED),
     bus_rows(Manager),
@@ -224,9 +239,6 @@ JOB_INTERFACE: Final = Interface(
     properties=(*bus_rows(JobState), *bus_rows(Progress)),
 )
 
-
-Reads = Callable[[str], bool]
-"""Returns whether a caller may know what is in the journal files of an owner."""
 
 PRIVATE: Final = frozenset(row.bus for row in contract.FILE if row.about.private)
 """The keys of a file that are left out for callers who may not read it."""
@@ -285,38 +297,25 @@ def _take_fitting(rows: Sequence[T], lengths: Iterable[int], most: int) -> list[
     return [row for row, end in zip(rows, accumulate(lengths), strict=True) if end <= most]
 
 
-def job_values(job: Job) -> Values:
-    """Return the D-Bus properties of a job: (signature, value) by name."""
-    return to_values(JobState(job.number, job.state, job.progress.fraction), job.progress)
-
-
-def list_files(found: snapshots.Findings, offset: int, may_read: Reads) -> list[Values]:
-    """Return the properties of files by path, from index `offset`: at most LISTED_MOST, in about TEXT_MOST characters.
-
-    Private values of a file are left out if `may_read(owner)` is False.
-    """
-    paths = sorted(found.files, key=names.to_ascii)[offset : offset + LISTED_MOST]
-    listed = [_make_file_values(found.files[path], found.decided.get(path), may_read) for path in paths]
-    lengths = (sum(len(value) for signature, value in one.values() if signature == "s") for one in listed)
-    return _take_fitting(listed, lengths, TEXT_MOST)
-
-
-def _make_file_values(row: JournalFile, doing: snapshots.Doing | None, may_read: Reads) -> Values:
-    """Return the D-Bus properties of a file and `doing`: private ones if `may_read(owner)`, new Extents if done."""
+def _make_file_values(row: JournalFile, doing: snapshots.Doing | None, caller: Caller) -> Values:
+    """Return the D-Bus properties of a file and `doing`: private ones if `caller` may read, new Extents if done."""
     known = to_values(row, Treatment(*(getattr(doing, name, None) for name in Treatment._fields)))
     if isinstance(doing, Outcome) and doing.result is Result.DONE:
         known["Extents"] = known["Extents"][0], doing.extents_after
-    return known if may_read(row.owner) else {name: value for name, value in known.items() if name not in PRIVATE}
+    return (
+        known if caller.may_read(row.owner) else {name: value for name, value in known.items() if name not in PRIVATE}
+    )
 
 
-def write_document(answer: Plan | Report, may_read: Reads) -> str:
+def write_document(answer: Plan | Report, caller: Caller) -> str:
     """Return the JSON of `answer` in at most DOCUMENT_MOST characters.
 
-    `detail` and `until_us` of outcomes and skips are empty if `may_read(owner)` is False.
+    The values in HIDDEN replace those of another user's journal files, and of files with other names except for root.
     """
     document = to_json(answer)
     for row in chain(document.get("outcomes", ()), document["skipped"]):
-        if not may_read(_name_owner(row["path"])):
+        name = classify(posixpath.basename(row["path"]))
+        if not caller.may_read("user:?" if name is None else name.owner):
             row.update((key, HIDDEN[key]) for key in HIDDEN.keys() & row.keys())
     text = write_json(document)
     return text if len(text) <= DOCUMENT_MOST else write_json(_leave_out_rows(document))
@@ -327,19 +326,10 @@ def _leave_out_rows(document: dict[str, Any]) -> dict[str, Any]:
     lists: dict[str, Any] = {name: document[name] for name in LISTS if name in document}
     lists["skipped"] = sorted(document["skipped"], key=lambda row: not row["puts_off"])
     rows = [(name, row) for name, some in lists.items() for row in some]
-    empty: dict[str, Any] = {name: [] for name in lists}
-    left = DOCUMENT_MOST - len(write_json({**document, **empty, "omitted": U64_MAX}))
+    left = DOCUMENT_MOST - len(write_json({**document, **dict.fromkeys(lists, ()), "omitted": U64_MAX}))
     fitting = _take_fitting(rows, (len(write_json(row)) + 1 for _, row in rows), left)
     cut = {name: [row for other, row in fitting if other == name] for name in lists}
     return {**document, **cut, "omitted": len(rows) - len(fitting)}
-
-
-def _name_owner(path: str) -> str:
-    """Return the owner of a journal file by its name: "system", "user:UID" or "remote"; else "user:?", which is not
-    the user of any caller.
-    """
-    name = classify(posixpath.basename(path))
-    return "user:?" if name is None else name.owner
 
 
 def introspection(interfaces: Iterable[Interface], children: Iterable[str]) -> str:

@@ -16,12 +16,11 @@ from typing import Final
 
 from jeepney import DBusAddress, Message, MessageFlag, message_bus, new_error, new_method_return, new_signal
 
-from journalkeeper.bus import contract, names
+from journalkeeper.bus import contract, names, objects
 from journalkeeper.bus.callers import COST_BYTES, LONG_COST, Caller, Callers
 from journalkeeper.bus.connection import Connection, Received
 from journalkeeper.bus.contract import Signal, Values, join_signatures
 from journalkeeper.bus.names import INVALID_ARGS, CallError
-from journalkeeper.bus.objects import Objects
 from journalkeeper.model import Result
 from journalkeeper.model.errors import KeeperError
 from journalkeeper.service.daemon import Daemon
@@ -73,11 +72,10 @@ class Server:
     def __init__(self, service: Daemon, bus: Connection) -> None:
         self._service = service
         self._bus = bus
-        self._objects = Objects(service)
         self._callers = Callers(bus)
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
-        self._sent = self._read_all_properties()
+        self._sent: dict[str, Values] = {}
         bus.handle = self.handle
         service.followers.append(self.follow)
 
@@ -121,7 +119,7 @@ class Server:
 
     async def _run_and_reply(self, call: Received, caller: Caller) -> None:
         """Authorize and run the method, and send its result. Raises: CallError if wrong or refused; as the method."""
-        method = self._objects.find_method(call.path, call.interface, call.member)
+        method = objects.find_method(self._service, call.path, call.interface, call.member)
         takes, gives = map(join_signatures, (method.takes, method.gives))
         if takes != call.signature:
             raise CallError(INVALID_ARGS, f"{method.name} takes ({takes}), not ({call.signature})")
@@ -129,7 +127,7 @@ class Server:
         if method.action is not None:
             interactive = MessageFlag.allow_interactive_authorization in call.header.flags
             await self._callers.authorize(caller, method.action, interactive=interactive)
-        found = await method.run(self._objects, call.path, caller, *values)
+        found = await method.run(self._service, call.path, caller, *values)
         self._reply(call, new_method_return(call, gives, (found,)) if gives else new_method_return(call))
 
     def _reply(self, call: Received, answer: Message) -> None:
@@ -162,14 +160,12 @@ class Server:
                 path, reclaimed_bytes = names.to_ascii(outcome.path), outcome.reclaimed_bytes
                 self._send_signal(contract.FILE_DEFRAGMENTED, path, *numbers, reclaimed_bytes)
 
-    def _read_all_properties(self) -> dict[str, Values]:
-        return {path: values() for path, (_, values) in self._objects.tree().items()}
-
     def _send_changes(self) -> None:
         """Send a signal for each object, with the properties that differ from those sent last: all of a new object."""
         self._timer = None
-        before, self._sent = self._sent, self._read_all_properties()
-        for path, (interface, _) in self._objects.tree().items():
+        tree = objects.make_tree(self._service)
+        before, self._sent = self._sent, {path: values() for path, (_, values) in tree.items()}
+        for path, (interface, _) in tree.items():
             now = self._sent[path]
             changed = {name: value for name, value in now.items() if value != before.get(path, {}).get(name)}
             if changed:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 from unittest.mock import Mock
@@ -10,7 +11,8 @@ from unittest.mock import Mock
 import pytest
 
 from journalkeeper.bus import contract, names, objects
-from journalkeeper.bus.objects import Objects, job_values, list_files, write_document
+from journalkeeper.bus.contract import Values
+from journalkeeper.bus.objects import list_files, make_tree, write_document
 from journalkeeper.health.evidence import Present
 from journalkeeper.health.verdict import describe_waits
 from journalkeeper.model import Action, Kind, Outcome, Plan, Reason, Request, Result, Skip, Verb
@@ -26,6 +28,8 @@ from tests import hosts
 from tests.journal_files import archive_name
 
 TOP = "/var/log/journal"
+ROOT = Mock(may_read=lambda _: True)
+OTHER = Mock(may_read=lambda _: False)
 PATH = f"{TOP}/m/system.journal"
 FILE = hosts.file(Kind.ACTIVE, path=PATH, instance="m", extents=hosts.extents(50))
 DONE = Outcome(PATH, Verb.DEFRAGMENT, Result.DONE, Reason.FRAGMENTED, 50, 3, 90, 40, 77, 0.1)
@@ -71,13 +75,18 @@ def test_the_total_saving_is_the_historys_and_not_this_services() -> None:
 
 def manager(snapshot: Snapshot) -> dict[str, Any]:
     service = Mock(snapshot=lambda: snapshot, jobs=Mock(queue=[]))
-    _, read = Objects(service).tree()[names.MANAGER_PATH]
+    _, read = make_tree(service)[names.MANAGER_PATH]
     return {name: value for name, (_, value) in read().items()}
+
+
+def list_page(findings: Findings, offset: int) -> list[Values]:
+    service = Mock(snapshot=lambda: CALM._replace(findings=findings))
+    return asyncio.run(list_files(service, "", ROOT, offset))
 
 
 def listed(findings: Findings, offset: int = 0) -> list[dict[str, Any]]:
     """The records of ListFiles for root."""
-    return [{name: value for name, (_, value) in one.items()} for one in list_files(findings, offset, lambda _: True)]
+    return [{name: value for name, (_, value) in one.items()} for one in list_page(findings, offset)]
 
 
 def test_unknown_numbers_are_0_and_no_budget_is_the_largest_number() -> None:
@@ -123,7 +132,7 @@ def test_files_are_listed_in_pages_until_an_answer_is_empty(count: int) -> None:
 def test_long_texts_make_a_page_shorter_and_lose_no_file() -> None:
     findings = many(*(f"{TOP}/m/{chr(233) * 300}{number}.journal" for number in range(1000)))
     paths: list[str] = []
-    while page := list_files(findings, len(paths), lambda _: True):
+    while page := list_page(findings, len(paths)):
         assert sum(len(text) for one in page for signature, text in one.values() if signature == "s") <= 400_000
         assert len(page) < 500
         paths += [one["Path"][1] for one in page]
@@ -138,13 +147,13 @@ def plan(skipped: int) -> Plan:
 
 
 def test_a_document_that_is_too_long_lacks_rows_without_work_and_counts_them() -> None:
-    text = write_document(plan(7168), lambda _: True)
+    text = write_document(plan(7168), ROOT)
     assert objects.DOCUMENT_MOST - 1000 < len(text) <= objects.DOCUMENT_MOST
     written = json.loads(text)
     assert [row["path"] for row in written["actions"]] == [PATH]
     assert written["skipped"][0]["puts_off"]
     assert len(written["skipped"]) + written["omitted"] == 7168
-    assert json.loads(write_document(plan(3), lambda _: True)) == to_json(plan(3)), "one that fits is whole"
+    assert json.loads(write_document(plan(3), ROOT)) == to_json(plan(3)), "one that fits is whole"
 
 
 def test_a_jobs_document_hides_details_of_others_and_lacks_rows_where_it_is_too_long() -> None:
@@ -152,15 +161,15 @@ def test_a_jobs_document_hides_details_of_others_and_lacks_rows_where_it_is_too_
     outcomes = tuple(DONE._replace(path=path, detail="y" * 200) for path in paths)
     skips = tuple(Skip(path, Reason.IDEAL, "x" * 200, until_us=5) for path in paths)
     report = Report(Plan({}, (), skips), outcomes, 7, 0.0, ("n",))
-    text = write_document(report, lambda _: True)
+    text = write_document(report, ROOT)
     assert len(text) <= objects.DOCUMENT_MOST
     written = json.loads(text)
     assert len(written["outcomes"]) + len(written["skipped"]) + written["omitted"] == 10_000
-    written = json.loads(write_document(report._replace(outcomes=outcomes[:9]), lambda _: True))
+    written = json.loads(write_document(report._replace(outcomes=outcomes[:9]), ROOT))
     assert (written["written_bytes"], written["notices"]) == (7, ["n"])
     assert written["outcomes"] == to_json(outcomes[:9])
     assert 0 < written["omitted"] < 5000
-    written = json.loads(write_document(report._replace(outcomes=outcomes[:9]), lambda _: False))
+    written = json.loads(write_document(report._replace(outcomes=outcomes[:9]), OTHER))
     assert {row["detail"] for row in (*written["outcomes"], *written["skipped"])} == {""}
     assert {row["until_us"] for row in written["skipped"]} == {None}
 
@@ -176,7 +185,8 @@ def test_only_what_is_known_to_be_less_was_reclaimed(before: int | None, after: 
 def test_progress_is_from_0_to_1(done: int, total: int, progress: float) -> None:
     job = Job(1, Request())
     job.progress = Progress(1, 2, PATH, done, total)
-    assert job_values(job)["Progress"][1] == progress
+    _, values = make_tree(Mock(jobs=Mock(queue=[job])))[names.job_path(1)]
+    assert values()["Progress"][1] == progress
 
 
 @pytest.mark.parametrize(
@@ -199,7 +209,7 @@ def test_arguments_mean_the_same_at_the_command_line(given: tuple[list[str], str
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (([], "", 64), r"64 has unknown flags; known are 1 \(active\), .*32 \(asked\)"),
+        (([], "", 64), r"64 has unknown flags; known are active, .*asked, which are 1, 2"),
         (([], "gzip", 0), "compress: 'gzip' is not a compression"),
         (([], "z" * (1 << 20), 0), "compress: "),
         (([f"{TOP}/{'x' * 1000}"] * 66, "", 0), "paths may have 65536 characters together"),
