@@ -49,6 +49,17 @@ def test_the_numbers_are_those_of_btrfs_filesystem_usage(place: Path, shared_vol
     assert found.device == place.stat().st_dev
 
 
+@pytest.mark.parametrize("missing", [False, True])
+def test_a_missing_device_has_nothing_unallocated(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, missing: bool
+) -> None:
+    device = tmp_path / seen(place).uuid / "devinfo/1"
+    device.mkdir(parents=True)
+    (device / "missing").write_text(f"{missing:d}\n")
+    monkeypatch.setattr("journalkeeper.btrfs.volume.SYSFS", f"{tmp_path}")
+    assert (seen(place).unallocated_bytes == 0) is missing
+
+
 @pytest.mark.parametrize(("profile", "redundant"), [("single", False), ("dup", True), ("raid1", True)])
 def test_a_profile_with_copies_is_redundant(make_volume: MakeVolume, profile: str, redundant: bool) -> None:
     scratch = make_volume("256M", profile=profile)
