@@ -13,12 +13,12 @@ import subprocess
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from unittest.mock import Mock
+from unittest.mock import AsyncMock, Mock
 
 import pytest
-from jeepney import HeaderFields, Message, MessageFlag, message_bus
+from jeepney import DBusAddress, HeaderFields, Message, MessageFlag, message_bus, new_signal
 
-from journalkeeper.bus import connection
+from journalkeeper.bus import connection, server
 from journalkeeper.bus.connection import CALL_MOST, FIELDS_MOST, Connection, Received, make_call
 from journalkeeper.bus.names import BUS, INVALID_ARGS, CallError
 from tests.bus import raw_call
@@ -146,6 +146,19 @@ async def test_a_flood_of_messages_leaves_other_tasks_their_turns() -> None:
     reader.feed_eof()
 
 
+async def test_a_signal_with_the_number_of_a_call_does_not_answer_it() -> None:
+    reader = asyncio.StreamReader()
+    ours = Connection(reader, Mock(), CALL_MOST)
+    asking = asyncio.create_task(ours.call(message_bus.GetId()))
+    news = new_signal(DBusAddress("/", interface="a.b"), "News")
+    news.header.fields[HeaderFields.reply_serial] = 1
+    await asyncio.sleep(0)
+    reader.feed_data(news.serialise(7))
+    reader.feed_eof()
+    with pytest.raises(ConnectionResetError):
+        await asking
+
+
 @pytest.mark.parametrize("address", ["", "nonsense", "tcp:host=localhost,port=1", "unix:runtime=yes"])
 async def test_an_address_without_a_socket_is_refused(address: str) -> None:
     with pytest.raises((ValueError, RuntimeError)):
@@ -160,6 +173,18 @@ async def test_a_bus_that_refuses_the_user_is_an_error(tmp_path: Path) -> None:
     async with await asyncio.start_unix_server(refuse, tmp_path / "bus"):
         with pytest.raises(ConnectionRefusedError, match="REJECTED"):
             await Connection.open(f"unix:path={tmp_path}/bus")
+
+
+async def test_the_waits_for_a_lost_bus_grow_and_begin_anew_after_a_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bus = AsyncMock(ended=AsyncMock(return_value=OSError())(), close=Mock())
+    monkeypatch.setattr(Connection, "open", AsyncMock(side_effect=[OSError(), OSError(), bus, *[OSError()] * 6]))
+    pauses = AsyncMock(side_effect=[None] * 8)
+    monkeypatch.setattr(asyncio, "sleep", pauses)
+    with pytest.raises(StopAsyncIteration):
+        await server.serve_bus(Mock(followers=[]), "unix:path=/bus")
+    assert [pause.args[0] for pause in pauses.await_args_list] == [5, 10, 5, 10, 20, 40, 60, 60, 60]
 
 
 # What is sent
