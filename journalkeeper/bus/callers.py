@@ -171,8 +171,8 @@ class Callers:
             self._check = asyncio.ensure_future(self._update_unread())
         now_s = asyncio.get_running_loop().time()
         until_s = max(user.until_s, now_s - BURST / RATE_PER_S) + cost / RATE_PER_S
-        unread_bytes = sum(one.unread_bytes for one in self._known.values() if one.user is user)
-        if unread_bytes > UNREAD_MOST or until_s - now_s > LATE_MOST_S:
+        unread = (one.unread_bytes for one in self._known.values() if one.user is user)
+        if until_s - now_s > LATE_MOST_S or sum(unread) > UNREAD_MOST:  # a call of a flood costs no sum
             return None
         user.until_s = until_s
         return max(0.0, until_s - now_s)
