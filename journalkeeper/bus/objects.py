@@ -310,12 +310,14 @@ def _make_file_values(row: JournalFile, doing: snapshots.Doing | None, caller: C
 def write_document(answer: Plan | Report, caller: Caller) -> str:
     """Return the JSON of `answer` in at most DOCUMENT_MOST characters.
 
-    The values in HIDDEN replace those of another user's journal files, and of files with other names except for root.
+    The values in HIDDEN replace those of another user's journal files, and of names without .journal except for root.
     """
     document = to_json(answer)
     for row in chain(document.get("outcomes", ()), document["skipped"]):
-        name = classify(posixpath.basename(row["path"]))
-        if not caller.may_read("user:?" if name is None else name.owner):
+        base = posixpath.basename(row["path"])
+        name = classify(base)
+        unknown = "system" if ".journal" in base else "user:?"
+        if not caller.may_read(unknown if name is None else name.owner):
             row.update((key, HIDDEN[key]) for key in HIDDEN.keys() & row.keys())
     text = write_json(document)
     return text if len(text) <= DOCUMENT_MOST else write_json(_leave_out_rows(document))

@@ -36,9 +36,6 @@ CONNECT_S: Final = 30.0
 ERROR_MOST: Final = 1 << 16
 """Characters of an error: a configuration may have many wrong lines."""
 
-LONG: Final = frozenset({"ListFiles", "Plan", "Result"})
-"""Methods with long answers."""
-
 COALESCE_S: Final = 0.25
 
 
@@ -107,7 +104,7 @@ class Server:
             async with caller.turn:
                 if caller.uid is None:
                     await self._callers.identify(caller)
-            cost = (LONG_COST if call.member in LONG else 1.0) + call.length / COST_BYTES
+            cost = (LONG_COST if call.member in {"ListFiles", "Plan", "Result"} else 1.0) + call.length / COST_BYTES
             wait_s = None if caller.uid is None else self._callers.admit(caller.user, cost)
             if wait_s is not None:
                 await asyncio.sleep(wait_s)

@@ -174,6 +174,16 @@ def test_a_jobs_document_hides_details_of_others_and_lacks_rows_where_it_is_too_
     assert {row["until_us"] for row in written["skipped"]} == {None}
 
 
+@pytest.mark.parametrize(
+    ("name", "owner"),
+    [("user-7.journal", "user:7"), ("system.journalx", "system"), ("x.journal", "remote"), ("x", "user:?")],
+)
+def test_a_row_has_the_owner_that_its_name_shows(name: str, owner: str) -> None:
+    asked = Mock(may_read=Mock(return_value=False))
+    write_document(Plan({}, (), (Skip(name, Reason.VANISHED, ""),)), asked)
+    asked.may_read.assert_called_once_with(owner)
+
+
 @pytest.mark.parametrize(("before", "after", "reclaimed"), [(90, 40, 50), (40, 90, 0), (None, 40, 0), (90, None, 0)])
 def test_only_what_is_known_to_be_less_was_reclaimed(before: int | None, after: int | None, reclaimed: int) -> None:
     outcome = DONE._replace(disk_bytes_before=before, disk_bytes_after=after)
