@@ -25,6 +25,7 @@ from journalkeeper.btrfs.kernel import call_ioctl, ioctl
 from journalkeeper.btrfs.maintenance import SYSFS, find_maintenance
 from journalkeeper.model import Volume
 from journalkeeper.model.errors import NotBtrfsError
+from journalkeeper.model.files import COPIES
 
 BTRFS_IOC_SPACE_INFO = 0xC0109414
 BTRFS_IOC_DEV_INFO = 0xD000941E
@@ -67,15 +68,7 @@ BTRFS_BLOCK_GROUP_DATA = 1 << 0
 BTRFS_BLOCK_GROUP_METADATA = 1 << 2
 
 PROFILES = ("raid0", "raid1", "dup", "raid10", "raid5", "raid6", "raid1c3", "raid1c4")
-"""The names that mkfs.btrfs gives to the BTRFS_BLOCK_GROUP_* bits from FIRST_PROFILE_BIT on; without one "single"."""
-
-FIRST_PROFILE_BIT = 3
-
-REDUNDANT = frozenset({"raid1", "raid1c3", "raid1c4", "raid10", "raid5", "raid6", "dup"})
-"""Profiles with a second copy or parity, where btrfs needs a checksum to find the correct copy.
-
-dup belongs to them: its two copies on one device can also differ unnoticed without checksums.
-"""
+"""The names that mkfs.btrfs gives to the BTRFS_BLOCK_GROUP_* bits from bit 3 on; without one of them "single"."""
 
 
 class Space(NamedTuple):
@@ -88,7 +81,7 @@ class Space(NamedTuple):
     @property
     def profile(self) -> str:
         """The name that mkfs.btrfs gives to the layout of the chunks: a name in PROFILES, or "single"."""
-        return next((name for bit, name in enumerate(PROFILES, FIRST_PROFILE_BIT) if self.flags >> bit & 1), "single")
+        return next((name for bit, name in enumerate(PROFILES, 3) if self.flags >> bit & 1), "single")
 
 
 def fs_info(fd: int) -> tuple[str, int]:
@@ -172,11 +165,11 @@ def read_volume(fd: int) -> Volume:
         uuid=uuid,
         subvolume=btrfsutil.subvolume_id(fd),
         data_profile=profile,
-        redundant=any(space.profile in REDUNDANT for space in data),
+        redundant=any(space.profile in COPIES for space in data),
         free_bytes=_sum_free(data),
         unallocated_bytes=sum(_read_unallocated_bytes(fd, uuid, devid) for devid in range(1, max_id + 1)),
         metadata_free_bytes=_sum_free([space for space in spaces if space.flags & BTRFS_BLOCK_GROUP_METADATA]),
-        own_subvolume=_is_own_subvolume(fd),
+        own_subvolume=any(os.stat(path, dir_fd=fd).st_ino == FIRST_FREE_OBJECTID for path in (".", "..")),
         options=read_mount_options(fd),
         maintenance=find_maintenance(uuid),
         read_only_subvolume=is_in_read_only_subvolume(fd),
@@ -264,12 +257,6 @@ def has_subvolume(directory: str, path: str) -> bool:
     return any(place == path for place, _ in btrfsutil.SubvolumeIterator(directory, top=FS_TREE_OBJECTID))
 
 
-def is_mounted(place: str, path: str) -> bool:
-    """Return whether the subvolume at `place`, from the top of a volume, is mounted at the absolute `path`."""
-    mounts = ((get_mount_point(line, 3), get_mount_point(line)) for line in read_mount_lines())
-    return (f"/{place}", path) in mounts
-
-
 def find_subvolume(directory: str, uuid: bytes) -> str | None:
     """Return the path, from the top of the volume of `directory`, of the subvolume with this UUID; None without one.
 
@@ -281,11 +268,6 @@ def find_subvolume(directory: str, uuid: bytes) -> str | None:
 
 def _sum_free(spaces: list[Space]) -> int:
     return sum(space.total_bytes - space.used_bytes for space in spaces)
-
-
-def _is_own_subvolume(fd: int) -> bool:
-    """Return whether the directory `fd`, or the directory that contains it, is the top of a subvolume."""
-    return any(os.stat(path, dir_fd=fd).st_ino == FIRST_FREE_OBJECTID for path in (".", ".."))
 
 
 def read_mount_options(fd: int) -> tuple[str, ...]:

@@ -40,7 +40,6 @@ def gather(context: Context, wanted: Wanted) -> Evidence:
     Raises: KeeperError if journalctl fails midway, or for a -D that is no directory; NeedsRootError if nothing in -D
         may be read; OSError for a -D that cannot be examined.
     """
-    now_us = context.now_us
     try:
         config, wrong = context.config(), ""
     except (KeeperError, OSError) as error:
@@ -49,13 +48,13 @@ def gather(context: Context, wanted: Wanted) -> Evidence:
     service = context.read_service()  # with -D none
     answers = isinstance(service, Manager)  # the service has judged its obstacles itself
     engine = context.engine(config)
-    look = _look(engine, record, now_us) if wanted.files or not answers else UNASKED
+    look = _look(engine, record, context.now_us) if wanted.files or not answers else UNASKED
     instances = () if isinstance(look, Unknown) else look.host.instances
     ours = wanted.directory is None or any(one.rotatable for one in instances)
     journal = machine.read_journal(wanted.directory, wanted.entries, boots=wanted.boots) if wanted.entries else UNASKED
     places = obstacles.list_places(() if answers else engine.directories)
     evidence = Evidence(
-        now_us=now_us,
+        now_us=context.now_us,
         look=look,
         config=Unknown("the configuration is wrong") if wrong else config,
         config_error=wrong,

@@ -186,9 +186,8 @@ def run(args: argparse.Namespace, context: Context) -> int:
 
 
 def _show(context: Context, tree: isolate.Tree, said: list[str], lost: str | None, *, changed: bool = False) -> None:
-    answer = IsolateAnswer(
-        tree.path, tree.is_subvolume, _is_flat(tree.path), changed, len(tree.sizes), sum(tree.sizes), lost
-    )
+    flat, sizes = _is_flat(tree.path), tree.sizes
+    answer = IsolateAnswer(tree.path, tree.is_subvolume, flat, changed, len(sizes), sum(sizes), lost)
     context.output.show(answer, said)
 
 
@@ -211,10 +210,9 @@ def _flatten(top: str, unit: str) -> None:
         uuid, _ = volume.fs_info(journal)
     if volume.has_subvolume(os.path.dirname(top), isolate.FLAT):
         raise KeeperError(f"the volume has a subvolume {isolate.FLAT} already: rename it first")
-    text = MOUNT_UNIT.format(top=top, uuid=uuid, name=isolate.FLAT)
     if os.path.lexists(unit) and not _is_own_unit(unit):
         raise KeeperError(f"{unit} exists already: remove it first")
-    write_whole("write the mount unit", unit, text, mode=0o644)
+    write_whole("write the mount unit", unit, MOUNT_UNIT.format(top=top, uuid=uuid, name=isolate.FLAT), mode=0o644)
     scratch_volume.run("systemctl", "enable", "--quiet", os.path.basename(unit))
     isolate.write_back(UNITS)
     place = _find_own_place(top)
@@ -241,7 +239,8 @@ def _move_and_mount(top: str, unit: str, target: str, source: str) -> None:
 
 def _is_flat(top: str) -> bool:
     """Return whether the subvolume FLAT is mounted at `top`."""
-    return volume.is_mounted(isolate.FLAT, top)
+    mounts = ((volume.get_mount_point(line, 3), volume.get_mount_point(line)) for line in volume.read_mount_lines())
+    return (f"/{isolate.FLAT}", top) in mounts
 
 
 def _name_mount_unit(top: str) -> str:

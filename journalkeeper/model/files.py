@@ -17,6 +17,11 @@ MAX_EXTENT_BYTES = 128 * MIB
 MAX_COMPRESSED_EXTENT_BYTES = 128 * KIB
 """The longest compressed extent (BTRFS_MAX_UNCOMPRESSED, fs/btrfs/compression.h)."""
 
+COPIES = {"dup": 2, "raid1": 2, "raid10": 2, "raid1c3": 3, "raid1c4": 4, "raid5": 2, "raid6": 3}
+"""The largest number of device bytes for each byte of data (mkfs.btrfs(8), PROFILES), by profile with a second copy or
+parity. There btrfs needs a checksum to find the correct copy: also the two copies of dup can differ unnoticed.
+"""
+
 
 class Extents(NamedTuple):
     """The extents of one file by FIEMAP: counts and bytes.
@@ -189,7 +194,8 @@ class Volume(NamedTuple):
     """The btrfs of a directory.
 
     `device` is st_dev, which changes at each mount; `uuid` and `subvolume` (tree id) are permanent. `data_profile` is a
-    word of mkfs.btrfs, and the volume is `redundant` if that profile keeps copies between which a checksum can choose.
+    word of mkfs.btrfs, and the volume is `redundant` if some data have a profile in COPIES. `own_subvolume` is whether
+    the directory, or the one that contains it, is the top of a subvolume.
     `free_bytes` is free within allocated data chunks, `unallocated_bytes` not yet in any chunk, raw. `options` are
     words of mount(8). `maintenance` is "balance" or "scrub" while one of them keeps the whole volume busy, else "".
     `busy_percent` is the share of a moment right before the plan in which its disks worked for other programs, None if

@@ -16,6 +16,7 @@ from typing import Final
 from journalkeeper.config import Config
 from journalkeeper.model import Action, Host, JournalFile, Plan, Reason, Request, Skip, Verb, Volume
 from journalkeeper.model.errors import InternalError, catch_errors
+from journalkeeper.model.files import COPIES
 from journalkeeper.model.run import LEFT
 from journalkeeper.model.units import spell_size
 from journalkeeper.policy import deferral, nocow, rotate
@@ -23,9 +24,6 @@ from journalkeeper.policy.case import Case, Cases
 from journalkeeper.policy.cost import EXPECTED_RATIO, add_savings, propose
 from journalkeeper.policy.deferral import AGAIN_US, SOON_US, ignores_budget
 from journalkeeper.policy.rules import vetoes
-
-COPIES = {"dup": 2, "raid1": 2, "raid10": 2, "raid1c3": 3, "raid1c4": 4, "raid5": 2, "raid6": 3}
-"""The largest number of device bytes that a profile needs for each byte of data (mkfs.btrfs(8), PROFILES)."""
 
 PUTTING_OFF = frozenset({Reason.SETTLING, Reason.IN_USE, Reason.WINDOW_CLOSED})
 """Vetoes that end without a change by a user. An action that pays is done after that."""

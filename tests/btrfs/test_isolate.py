@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 
 from journalkeeper.btrfs import fiemap, inode, kernel
-from journalkeeper.btrfs.volume import commit_transaction, is_mounted
+from journalkeeper.btrfs.volume import commit_transaction
 from journalkeeper.cli import isolate as command
 from journalkeeper.cli import program
 from journalkeeper.execute import isolate
@@ -633,7 +633,7 @@ def flat_host(
 
 
 def unmount(journal: Path) -> None:
-    while is_mounted(isolate.FLAT, str(journal)):
+    while command._is_flat(str(journal)):
         run("umount", "--lazy", journal)
 
 
@@ -687,7 +687,7 @@ def test_a_flat_journal_that_is_not_mounted_is_mounted_first(
     assert program.run(["isolate", *words, "-j", "-D", str(flat_host)]) == 0
     assert json.loads(capsys.readouterr().out)["changed"], "the service has to follow"
     assert describe(flat_host) == before
-    assert is_mounted(isolate.FLAT, str(flat_host)) == (words != ("--undo",))
+    assert command._is_flat(str(flat_host)) == (words != ("--undo",))
 
 
 def find_unit() -> Path:
@@ -741,7 +741,7 @@ def test_a_mount_that_is_not_ours_is_kept(
         unit.unlink()
     assert call("--undo", "-D", flat_host) == 1
     assert f"{remote if is_below else flat_host} is a mount point" in capsys.readouterr().err
-    assert is_mounted(isolate.FLAT, str(flat_host))
+    assert command._is_flat(str(flat_host))
     if is_below:
         run("umount", remote)
 
@@ -776,7 +776,7 @@ def test_a_refusal_says_how_far_a_flat_move_came(
     with holding(flat_host, "import sys; kept = open(sys.argv[1], 'r+b')"):
         assert call("--undo", "-D", flat_host) == 1
     assert f"and start them afterwards{half}" in capsys.readouterr().err
-    assert not is_mounted(isolate.FLAT, str(flat_host))
+    assert not command._is_flat(str(flat_host))
     assert flat_host.stat().st_ino == 256
     assert call("--undo", "-D", flat_host) == 0
     assert flat_host.stat().st_ino != 256
@@ -830,7 +830,7 @@ def test_a_flat_journal_is_whole_after_a_cut_between_two_commands(
     assert describe_after_boot(flat_host) == {**before, ".": None}
     assert call(*words, "-D", flat_host) == 0
     assert describe(flat_host) == before
-    assert is_mounted(isolate.FLAT, str(flat_host)) == (word == "--apply")
+    assert command._is_flat(str(flat_host)) == (word == "--apply")
 
 
 @SWEEP
