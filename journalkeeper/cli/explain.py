@@ -21,7 +21,7 @@ import argparse
 import os
 from typing import Final
 
-from journalkeeper.btrfs import placement
+from journalkeeper.btrfs import extent_count
 from journalkeeper.cli.context import Context
 from journalkeeper.cli.output import DEFAULT_COLUMNS
 from journalkeeper.cli.plan import make_plan
@@ -88,7 +88,7 @@ def _collect_story(file: JournalFile, now_us: int, context: Context) -> Story:
     read_s: float | str = "journald is about to flush the file; try again in a few seconds"
     with opening.open_path(file.path) as fd:
         if window is None or window.reason != "flush-due":
-            parts, read_s = placement.list_stretches(fd, sync=False), estimate_cold_read_s(fd)
+            parts, read_s = extent_count.list_stretches(fd, sync=False), estimate_cold_read_s(fd)
     if isinstance(read_s, str):
         unknown["disk"] = read_s if context.privileged else ONLY_ROOT
     past, samples = _read_past(file, now_us, context, unknown)

@@ -13,7 +13,7 @@ import time
 from contextlib import suppress
 from typing import Final
 
-from journalkeeper.btrfs import disk, fiemap, placement, volume
+from journalkeeper.btrfs import disk, extent_count, fiemap, volume
 from journalkeeper.execute import inplace, rewrite, upkeep
 from journalkeeper.execute.pace import Pace
 from journalkeeper.execute.verified_file import Refused, VerifiedFile, hold, look_again
@@ -137,7 +137,9 @@ def _rewrite_held(file: JournalFile, turn: Turn, pace: Pace) -> None:
             _make_durable(held, pace)
             turn.after = _read_found(held, mapped=pace.ended is not Reason.WINDOW_CLOSED)
             named = _has_its_name(held)
-        shape = file if turn.action.is_on_active_file else file._replace(extents=placement.survey(held.fd, sync=False))
+        shape = (
+            file if turn.action.is_on_active_file else file._replace(extents=extent_count.survey(held.fd, sync=False))
+        )
         if not named:
             raise Refused(Reason.VANISHED, "the name no longer leads to the file")
     if pace.ended is not None:
@@ -206,6 +208,6 @@ def _read_found(held: VerifiedFile, *, mapped: bool) -> Found:
     unit is not asked about it: its two answers take 0.2 s each, and the flush window could close meanwhile.
     """
     fd, active, status = held.fd, held.file.kind is Kind.ACTIVE, os.fstat(held.fd)
-    extents = placement.count(fd, sync=not active) if mapped else min(held.file.extents.total, fiemap.count_rows(fd))
+    extents = extent_count.count(fd, sync=not active) if mapped else min(held.file.extents.total, fiemap.count_rows(fd))
     disk_bytes = disk.read_disk_bytes(fd) if active else disk.measure_disk_bytes(fd)
     return Found(status.st_ino, status.st_size, status.st_mtime_ns, extents, disk_bytes)

@@ -21,7 +21,7 @@ import os
 import time
 from typing import Final
 
-from journalkeeper.btrfs import disk, inode, placement
+from journalkeeper.btrfs import disk, extent_count, inode
 from journalkeeper.btrfs.volume import read_mount_options
 from journalkeeper.execute.verified_file import Failed, Refused, hold
 from journalkeeper.journald import control, journal_file, layout, opening
@@ -103,4 +103,4 @@ def _require_rotated(file: JournalFile, fd: int, reason: Reason) -> Found:
         raise Failed(Reason.NO_JOURNALD, said)
     if reason is Reason.BORN_DATACOW and not inode.is_nocow(fd):
         raise Failed(Reason.NOT_TAKEN, "journald's new file did not inherit NOCOW from its directory")
-    return Found(status.st_ino, status.st_size, status.st_mtime_ns, placement.count(fd, sync=False))
+    return Found(status.st_ino, status.st_size, status.st_mtime_ns, extent_count.count(fd, sync=False))

@@ -9,7 +9,7 @@ import stat
 from collections.abc import Callable
 from typing import Final
 
-from journalkeeper.btrfs import disk, inode, placement
+from journalkeeper.btrfs import disk, extent_count, inode
 from journalkeeper.journald import journal_file, opening
 from journalkeeper.journald.layout import Directory, Name, classify
 from journalkeeper.model import MAX_FILE_BYTES, Extents, Header, JournalFile, Kind, Reason, State
@@ -79,7 +79,7 @@ def read_row(
             # written extents to the file (btrfs_finish_ordered_io), by seconds on a busy machine. No stat shows when
             # they are added, so an earlier row would stay wrong for good.
             finished = head.state is not State.ONLINE
-            extents = survey(fd) if kind.kind is Kind.ACTIVE else placement.survey(fd, sync=finished)
+            extents = survey(fd) if kind.kind is Kind.ACTIVE else extent_count.survey(fd, sync=finished)
             # The kernel sets the flag, too, if a piece did not become smaller: other pieces are compressed then.
             refusing = inode.get_flags(dir_fd) | (0 if extents.encoded_bytes else flags)
             return JournalFile(

@@ -19,7 +19,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Final, NamedTuple
 
-from journalkeeper.btrfs import disk, fiemap, inode, placement
+from journalkeeper.btrfs import disk, extent_count, fiemap, inode
 from journalkeeper.btrfs.volume import read_volume, require_btrfs
 from journalkeeper.journald import control, layout, opening
 from journalkeeper.journald.layout import Directory, Listing
@@ -277,7 +277,7 @@ class Observer:
             # A snapshot adds no row. Each flush moves the first block, so the middle shows a snapshot for longer.
             if alike and (extents.shared_bytes or not fiemap.is_shared_at(fd, size // 2)):
                 return extents
-        extents = placement.survey(fd, sync=False, per_mib=True)
+        extents = extent_count.survey(fd, sync=False, per_mib=True)
         self._maps[key] = size, rows, extents
         return extents
 

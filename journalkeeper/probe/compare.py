@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from journalkeeper.btrfs import disk, placement
+from journalkeeper.btrfs import disk, extent_count
 from journalkeeper.model.errors import KeeperError
 from journalkeeper.model.schema import Count, Seconds
 
@@ -234,7 +234,7 @@ def _read_cold_s(place: Bed, iops: int, lines: str) -> float:
 
 def _count_extents(path: Path, *, sync: bool = True) -> int:
     with path.open("rb") as file:
-        return placement.count(file.fileno(), sync=sync)
+        return extent_count.count(file.fileno(), sync=sync)
 
 
 def time_limited_s(volume: ScratchVolume, iops: int, work: Callable[[], object]) -> float:

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from journalkeeper.btrfs import placement
+from journalkeeper.btrfs import extent_count
 from journalkeeper.probe.bed import Bed, bed
 from journalkeeper.probe.scratch_volume import run
 from tests.volumes import drop_caches
@@ -20,7 +20,7 @@ def measure(place: Bed) -> tuple[int, int]:
     """Return the extents of the active file and the bytes written to the disk, after a sync."""
     run("sync", "-f", place.journald.journal)
     with place.journald.active.open("rb") as file:
-        return placement.count(file.fileno(), sync=True), place.volume.count_written_bytes()
+        return extent_count.count(file.fileno(), sync=True), place.volume.count_written_bytes()
 
 
 def main() -> None:

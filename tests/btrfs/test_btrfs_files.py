@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pytest
 
-from journalkeeper.btrfs import disk, fiemap, inode, placement
+from journalkeeper.btrfs import disk, extent_count, fiemap, inode
 from journalkeeper.btrfs.defrag import HAS_LEVELS, defrag_range
 from journalkeeper.btrfs.disk import read_disk_bytes
 from journalkeeper.btrfs.inode import set_nocow
@@ -52,9 +52,9 @@ def filefrag_rows(path: Path) -> int:
 )
 def test_every_row_is_counted_once_across_batches(fragmented: MakeFile, place: Path, pages: int) -> None:
     fd = fragmented(pages)
-    survey = placement.survey(fd, sync=True, per_mib=True)
+    survey = extent_count.survey(fd, sync=True, per_mib=True)
     rows = list(fiemap.iterate_extents(fd, sync=False))
-    assert survey.total == len(rows) == filefrag_rows(place / "file") == placement.count(fd, sync=False) == pages
+    assert survey.total == len(rows) == filefrag_rows(place / "file") == extent_count.count(fd, sync=False) == pages
     assert survey.data_bytes == sum(row.length for row in rows) == pages * PAGE
     assert [row.logical for row in rows] == list(range(0, pages * PAGE, PAGE))
     assert survey.per_mib == tuple(min(256, pages - first) for first in range(0, pages, 256))
@@ -63,14 +63,14 @@ def test_every_row_is_counted_once_across_batches(fragmented: MakeFile, place: P
 @pytest.mark.parametrize("size", [PAGE - 1 + PAGE, 2 * PAGE, 2 * PAGE + 1])
 def test_bytes_end_with_the_file_though_the_last_block_does_not(make_file: MakeFile, size: int) -> None:
     fd = make_file(b"x" * size)
-    assert placement.survey(fd, sync=True).data_bytes == size
+    assert extent_count.survey(fd, sync=True).data_bytes == size
     assert list(fiemap.find_data(fd, sync=True)) == [(0, size)]
 
 
 def test_allocated_space_is_unwritten(make_file: MakeFile) -> None:
     fd = make_file(b"x" * 2 * PAGE)
     os.posix_fallocate(fd, 2 * PAGE, 6 * PAGE)
-    survey = placement.survey(fd, sync=True)
+    survey = extent_count.survey(fd, sync=True)
     assert (survey.data_bytes, survey.unwritten_bytes) == (2 * PAGE, 6 * PAGE)
     assert list(fiemap.find_data(fd, sync=True)) == [(0, 2 * PAGE)]
     assert list(fiemap.find_unwritten(fd, sync=True)) == [(2 * PAGE, 6 * PAGE)]
@@ -82,7 +82,7 @@ def test_allocated_space_is_unwritten(make_file: MakeFile) -> None:
 def test_space_kept_behind_the_end_counts_no_bytes(make_file: MakeFile, place: Path) -> None:
     fd = make_file(b"x" * 5000)
     fallocate(fd, FALLOC_FL_KEEP_SIZE, 0, 16 * PAGE)
-    survey = placement.survey(fd, sync=True, per_mib=True)
+    survey = extent_count.survey(fd, sync=True, per_mib=True)
     assert (survey.data_bytes, survey.unwritten_bytes) == (5000, 0)
     assert survey.total == extents(place / "file", sync=True)
     assert len(survey.per_mib) == 1
@@ -96,7 +96,7 @@ def test_looking_without_sync_leaves_dirty_pages_dirty(make_file: MakeFile) -> N
         os.pwrite(fd, b"x" * 4 * PAGE, 0)
         flags = [row.flags for _ in range(2) for row in fiemap.iterate_extents(fd, sync=False)]
         assert len(flags) == 2
-        assert placement.survey(fd, sync=False).data_bytes == 4 * PAGE
+        assert extent_count.survey(fd, sync=False).data_bytes == 4 * PAGE
         (row,) = fiemap.iterate_extents(fd, sync=True)
         assert not row.flags & fiemap.FIEMAP_EXTENT_DELALLOC
         return all(flag & fiemap.FIEMAP_EXTENT_DELALLOC for flag in flags)
@@ -104,7 +104,7 @@ def test_looking_without_sync_leaves_dirty_pages_dirty(make_file: MakeFile) -> N
     assert any(map(stay_dirty, TRIES))
 
 
-@pytest.mark.parametrize("look", [placement.survey, placement.count, fiemap.find_data, fiemap.find_unwritten])
+@pytest.mark.parametrize("look", [extent_count.survey, extent_count.count, fiemap.find_data, fiemap.find_unwritten])
 def test_looking_with_sync_places_dirty_pages(make_file: MakeFile, look: Callable[..., object]) -> None:
     fd = make_file()
     os.pwrite(fd, b"x" * 4 * PAGE, 0)
@@ -118,9 +118,9 @@ def test_shared_bytes_are_counted_in_the_mib_in_which_they_are(make_file: MakeFi
     fd = make_file(os.urandom(3 * MIB + PAGE))
     run("cp", "--reflink=always", place / "file", place / "twin")
     os.pwrite(fd, os.urandom(MIB), MIB // 2)
-    shared = placement.survey(fd, sync=True, per_mib=True).shared_per_mib
+    shared = extent_count.survey(fd, sync=True, per_mib=True).shared_per_mib
     assert shared == (MIB // 2, MIB // 2)  # no extent begins behind them
-    assert placement.survey(fd, sync=True).shared_per_mib == ()
+    assert extent_count.survey(fd, sync=True).shared_per_mib == ()
 
 
 @pytest.mark.parametrize(("nocow", "moves"), [(False, True), (True, False)])
@@ -273,9 +273,9 @@ def test_dirty_pages_count_where_they_are_on_the_disk(place: Path, *, nocow: boo
     def are_one_extent(number: int) -> bool:
         path = place / f"{number}.journal"
         with dirty(path, nocow=nocow, written=written, every=every), open(path, "rb") as file:
-            seen = placement.survey(file.fileno(), sync=False, per_mib=True)
-            counts = [placement.count(file.fileno(), sync=False), seen.total, sum(seen.per_mib)]
-            assert placement.list_stretches(file.fileno(), sync=False) != ()
+            seen = extent_count.survey(file.fileno(), sync=False, per_mib=True)
+            counts = [extent_count.count(file.fileno(), sync=False), seen.total, sum(seen.per_mib)]
+            assert extent_count.list_stretches(file.fileno(), sync=False) != ()
             if nocow or not written:
                 counts.append(extents(path, sync=True))
         return set(counts) == {1}
@@ -301,7 +301,7 @@ def test_only_the_extents_of_the_range_are_joined(fragmented: MakeFile) -> None:
         fd = fragmented(512, f"file{number}")
         before = os.pread(fd, 2 * MIB, 0)
         defrag_range(fd, 0, MIB)
-        low, high = placement.survey(fd, sync=True, per_mib=True).per_mib
+        low, high = extent_count.survey(fd, sync=True, per_mib=True).per_mib
         assert high == 256
         assert os.pread(fd, 2 * MIB, 0) == before
         return low <= 32
@@ -325,7 +325,7 @@ def test_an_empty_range_is_not_the_rest_of_the_file(fragmented: MakeFile, length
     fd = fragmented(64)
     with pytest.raises(ValueError, match="must be positive"):
         defrag_range(fd, 0, length)
-    assert placement.survey(fd, sync=True).total == 64
+    assert extent_count.survey(fd, sync=True).total == 64
 
 
 # disk bytes

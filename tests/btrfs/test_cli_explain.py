@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from journalkeeper.btrfs import placement
+from journalkeeper.btrfs import extent_count
 from journalkeeper.cli import explain, program
 from journalkeeper.cli.context import Context
 from journalkeeper.cli.plan import make_plan
@@ -293,7 +293,7 @@ def test_a_page_of_another_hosts_directory(commands: Commands, tmp_path: Path) -
 
 
 def stretches(fd: int) -> tuple[Stretch, ...]:
-    return placement.list_stretches(fd, sync=True)
+    return extent_count.list_stretches(fd, sync=True)
 
 
 def test_holes_and_unwritten_space_are_told_apart(make_file: MakeFile) -> None:
@@ -305,7 +305,7 @@ def test_holes_and_unwritten_space_are_told_apart(make_file: MakeFile) -> None:
     assert [part.hole_bytes for part in found] == [MIB - PAGE, MIB, 0, 0]
     assert [part.unwritten_bytes for part in found] == [0, 0, MIB, 0]
     assert [part.data_bytes for part in found] == [PAGE, 0, 0, MIB]
-    assert sum(part.extents for part in found) == placement.count(fd, sync=False)
+    assert sum(part.extents for part in found) == extent_count.count(fd, sync=False)
 
 
 def test_shared_and_compressed_are_told_apart_and_together(make_file: MakeFile, place: Path) -> None:

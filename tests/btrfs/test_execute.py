@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from journalkeeper.btrfs import defrag, fiemap, kernel, placement
+from journalkeeper.btrfs import defrag, extent_count, fiemap, kernel
 from journalkeeper.execute import inplace, rewrite
 from journalkeeper.model import KIB, MIB, Range, Reason, Request, Result, Verb
 from journalkeeper.probe.bed import Bed, messages
@@ -139,9 +139,9 @@ def test_the_dirty_pages_elsewhere_stay_journalds_to_flush(place: Path, journal_
             for offset in range(3 * MIB, 4 * MIB, 2 * 4096):
                 os.pwrite(file.fileno(), journal_bytes[offset : offset + 4096], offset)
             dirty = kernel.cachestat(file.fileno(), 3 * MIB, MIB)
-            before = placement.survey(file.fileno(), sync=False, per_mib=True).per_mib
+            before = extent_count.survey(file.fileno(), sync=False, per_mib=True).per_mib
             outcome = do(what._replace(ranges=(Range(0, MIB, 0),))).outcome
-            after = placement.survey(file.fileno(), sync=False, per_mib=True).per_mib
+            after = extent_count.survey(file.fileno(), sync=False, per_mib=True).per_mib
             are_left = kernel.cachestat(file.fileno(), 3 * MIB, MIB) == dirty and dirty[1] > 100
         # where they are, not where they will be
         is_counted = outcome.extents_after == pytest.approx(clean - before[0] + after[0], abs=1)

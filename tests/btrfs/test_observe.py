@@ -18,7 +18,7 @@ from typing import TypeVar
 
 import pytest
 
-from journalkeeper.btrfs import inode, placement
+from journalkeeper.btrfs import extent_count, inode
 from journalkeeper.health.verdict import present_after_run
 from journalkeeper.journald import control, layout, opening
 from journalkeeper.journald.conf import Settings
@@ -445,7 +445,7 @@ def test_a_finished_file_is_synced_before_its_extents_are_counted(top: Path, mon
         asked[os.path.basename(os.readlink(f"/proc/self/fd/{fd}"))] = sync
         return Extents(1, 1)
 
-    monkeypatch.setattr(placement, "survey", survey)
+    monkeypatch.setattr(extent_count, "survey", survey)
     rows = look(top).files
     expected = {
         os.path.basename(row.path): row.kind is not Kind.ACTIVE and row.state is not State.ONLINE for row in rows

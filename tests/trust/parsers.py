@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import Any, Final, TypeVar
 from unittest.mock import Mock, patch
 
-from journalkeeper.btrfs import fiemap, placement
+from journalkeeper.btrfs import extent_count, fiemap
 from journalkeeper.bus import contract
 from journalkeeper.bus import names as bus_names
 from journalkeeper.bus.connection import FIXED, Connection, measure_message
@@ -182,9 +182,9 @@ def check_fiemap(data: bytes) -> None:
         with patch.object(fiemap, "ioctl", _Kernel(found).ioctl), suppress(OSError):
             match kind:
                 case 0 | 1:
-                    _check_survey(placement.survey(fd, sync=False, per_mib=bool(kind)), size_bytes)
+                    _check_survey(extent_count.survey(fd, sync=False, per_mib=bool(kind)), size_bytes)
                 case 2:
-                    assert placement.count(fd, sync=True) >= 0
+                    assert extent_count.count(fd, sync=True) >= 0
                 case 3:
                     runs = fiemap.find_same_places(
                         fiemap.iterate_extents(fd, sync=False), fiemap.iterate_extents(fd, sync=False)

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from journalkeeper.btrfs import placement
+from journalkeeper.btrfs import extent_count
 from journalkeeper.cli.output import complain
 from journalkeeper.config import Config
 from journalkeeper.engine import Engine
@@ -116,13 +116,13 @@ def top() -> Iterator[Path]:
 def test_a_look_that_raises_anything_costs_one_file_and_no_descriptor(
     top: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    survey, open_before = placement.survey, len(os.listdir("/proc/self/fd"))
+    survey, open_before = extent_count.survey, len(os.listdir("/proc/self/fd"))
 
     def fail(fd: int, *, sync: bool, per_mib: bool = False) -> Extents:
         bad = os.readlink(f"/proc/self/fd/{fd}").endswith(archive_name(2))
         return mistake() if bad else survey(fd, sync=sync, per_mib=per_mib)
 
-    monkeypatch.setattr(placement, "survey", fail)
+    monkeypatch.setattr(extent_count, "survey", fail)
     files = Observer().look([str(top)], now_us=0).files
     assert [file.problem for file in files] == [None, Reason.INTERNAL_ERROR, None]
     assert files[1].problem_detail.startswith("ZeroDivisionError: ours in mistake")
