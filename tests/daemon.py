@@ -9,9 +9,10 @@ import signal
 import socket
 import subprocess
 import sys
+import termios
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -57,6 +58,25 @@ def journalkeeper(
     )
     assert done.returncode == 0 or not check, done.stderr
     return done
+
+
+def run_on_terminal(
+    words: Sequence[str | Path], variables: Mapping[str, str], *, columns: int = 0, with_stderr: bool = True
+) -> tuple[int, str]:
+    """Run a command on a terminal of this width; 0 is an unknown one. Return its exit status and what is shown."""
+    master, slave = os.openpty()
+    termios.tcsetwinsize(slave, (24, columns))
+    stderr = slave if with_stderr else None
+    with subprocess.Popen(
+        words, stdin=slave, stdout=slave, stderr=stderr, env=variables, start_new_session=True
+    ) as child:
+        os.close(slave)
+        seen = b""
+        with suppress(OSError):  # EIO: no process has the terminal open any more
+            while chunk := os.read(master, 65536):
+                seen += chunk
+    os.close(master)
+    return child.returncode, seen.decode()
 
 
 def memory_kib(pid: int, field: str = "VmRSS") -> int:

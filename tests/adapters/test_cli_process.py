@@ -4,53 +4,28 @@
 from __future__ import annotations
 
 import os
-import pty
 import shlex
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.adapters.command import ran
+from tests.daemon import CHECKOUT, PROGRAM, run_on_terminal
 
-REPOSITORY = Path(__file__).parent.parent.parent
-COMMAND = [sys.executable, "-m", "journalkeeper"]
-CHECK = [*COMMAND, "check-config", "--config", "/dev/null"]
+CHECK = [*PROGRAM, "check-config", "--config", "/dev/null"]
 
 
 def environment(**more: str) -> dict[str, str]:
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("SYSTEMD_", "PAGER"))}
-    return {**inherited, "PYTHONPATH": os.fspath(REPOSITORY), **more}
+    return {**inherited, "TERM": "xterm", "PYTHONPATH": f"{CHECKOUT}", **more}
 
 
 def process(command: list[str], **more: str) -> subprocess.CompletedProcess[str]:
     return ran(*command, env=environment(**more), timeout=240)
 
 
-def on_terminal(command: list[str], **more: str) -> tuple[str, int]:
-    """What a terminal shows while `command` runs on it, and how it ended."""
-    master, slave = pty.openpty()
-    with subprocess.Popen(
-        command,
-        stdin=slave,
-        stdout=slave,
-        stderr=slave,
-        env=environment(**{"TERM": "xterm", **more}),
-        start_new_session=True,
-    ) as child:
-        os.close(slave)
-        seen = b""
-        try:
-            while chunk := os.read(master, 65536):
-                seen += chunk
-        except OSError:  # EIO: nobody has the terminal open any more
-            pass
-    os.close(master)
-    return seen.decode(), child.returncode
-
-
-@pytest.mark.parametrize("words", [CHECK, [*COMMAND, "--help"]])
+@pytest.mark.parametrize("words", [CHECK, [*PROGRAM, "--help"]])
 def test_a_reader_that_leaves_early_is_met_with_silence_and_a_full_disk_is_said_once(words: list[str]) -> None:
     reader, writer = os.pipe()
     os.close(reader)
@@ -69,7 +44,7 @@ def test_closed_standard_streams_are_no_accident() -> None:
 
 
 def test_text_that_the_terminals_encoding_lacks_is_escaped() -> None:
-    done = process([*COMMAND, "scan", "-D", "/nonexistent/ü"], PYTHONIOENCODING="ascii")
+    done = process([*PROGRAM, "scan", "-D", "/nonexistent/ü"], PYTHONIOENCODING="ascii")
     assert done.returncode == 1
     assert r"/nonexistent/\xfc: No such file or directory" in done.stderr
 
@@ -84,7 +59,7 @@ def make_less(place: Path, script: str) -> dict[str, str]:
 def test_a_terminal_gets_colours_and_a_pager_that_starts_no_program(tmp_path: Path) -> None:
     found = make_less(tmp_path, f'echo "$LESS $LESSSECURE $LESSCHARSET" > {tmp_path}/asked; exec tee {tmp_path}/paged')
     evil = {"LESS": "evil", "LESSSECURE": "0", "PAGER": "/nonexistent/evil", "SYSTEMD_PAGERSECURE": "0"}
-    shown, status = on_terminal(CHECK, **found, **evil)
+    status, shown = run_on_terminal(CHECK, environment(**found, **evil))
     assert status == 0
     assert shown.startswith("\x1b[4mSECTION")
     assert (tmp_path / "paged").read_text() == shown.replace("\r\n", "\n")
@@ -102,18 +77,19 @@ def test_a_terminal_gets_colours_and_a_pager_that_starts_no_program(tmp_path: Pa
     ],
 )
 def test_no_pager_where_none_is_wanted(tmp_path: Path, words: list[str], environ: dict[str, str], says: str) -> None:
-    shown, _ = on_terminal([*CHECK, *words], **make_less(tmp_path, f"touch {tmp_path}/paged"), **environ)
+    found = make_less(tmp_path, f"touch {tmp_path}/paged")
+    _, shown = run_on_terminal([*CHECK, *words], environment(**found, **environ))
     assert shown.startswith(says)
     assert not (tmp_path / "paged").exists()
 
 
 def test_a_pipe_gets_neither_colours_nor_a_pager(tmp_path: Path) -> None:
-    done = process(CHECK, TERM="xterm", **make_less(tmp_path, f"touch {tmp_path}/paged"))
+    done = process(CHECK, **make_less(tmp_path, f"touch {tmp_path}/paged"))
     assert done.stdout.startswith("SECTION")
     assert not (tmp_path / "paged").exists()
 
 
 def test_a_pager_that_is_not_there_or_ends_at_once_is_no_error(tmp_path: Path) -> None:
-    shown, status = on_terminal(CHECK, PATH="/nonexistent")
+    status, shown = run_on_terminal(CHECK, environment(PATH="/nonexistent"))
     assert (shown.startswith("\x1b[4mSECTION"), status) == (True, 0)
-    assert on_terminal(CHECK, **make_less(tmp_path, "exit 0")) == ("", 0)
+    assert run_on_terminal(CHECK, environment(**make_less(tmp_path, "exit 0"))) == (0, "")

@@ -3,14 +3,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import json
 import os
 import re
-import struct
 import subprocess
-import termios
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,7 +21,7 @@ from journalkeeper.model import MIB, Plan, Request, Stretch
 from journalkeeper.probe.bed import PrivateJournald
 from journalkeeper.probe.scratch_volume import ScratchVolume, run
 from tests.answers import check
-from tests.daemon import PROGRAM, environment, journalkeeper
+from tests.daemon import PROGRAM, environment, journalkeeper, run_on_terminal
 from tests.journal_files import PAGE
 from tests.nobody import as_nobody
 
@@ -113,25 +109,6 @@ def test_a_defrag_that_rewrote_something_is_what_its_schema_says(commands: Comma
 # the width
 
 
-def columns_of_terminal(*words: str | Path, state: Path) -> tuple[int, list[str]]:
-    """Run a command on a terminal of 80 columns; return its exit status and the lines of its stdout."""
-    master, slave = os.openpty()
-    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("4H", 24, 80, 0, 0))
-    variables = {name: text for name, text in environment(state, TERM="xterm").items() if name != "COLUMNS"}
-    line = [*PROGRAM, "--no-pager", *words]
-    with subprocess.Popen(line, stdin=slave, stdout=slave, stderr=subprocess.PIPE, env=variables) as child:
-        os.close(slave)
-        seen = b""
-        with contextlib.suppress(OSError):  # EIO: the command has ended
-            while chunk := os.read(master, 65536):
-                seen += chunk
-        error = child.communicate()[1]
-    os.close(master)
-    assert child.returncode in {0, 1}, error
-    text = re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", seen.decode())
-    return child.returncode, text.splitlines()
-
-
 ON_TERMINAL = [
     *("scan", "plan", "plan --now", "defrag -n --now", "defrag --now", "history", "status"),
     *("explain FILE", "explain DIR", "doctor", "report -o PAGE", "check-config --config /dev/null"),
@@ -148,8 +125,12 @@ def test_every_line_fits_80_columns(commands: Commands, typed: str, tmp_path: Pa
     places = {"FILE": active(commands), "DIR": commands.directory, "PAGE": tmp_path / "page.html"}
     words: list[str | Path] = [places.get(word, word) for word in typed.split()]
     where: list[str | Path] = [] if words[0] in {"explain", "check-config", "status"} else ["-D", commands.directory]
-    _, lines = columns_of_terminal(*words, *where, state=commands.state)
-    assert lines
+    variables = environment(commands.state, TERM="xterm")
+    variables.pop("COLUMNS", None)
+    line = [*PROGRAM, "--no-pager", *words, *where]
+    status, shown = run_on_terminal(line, variables, columns=80, with_stderr=False)
+    lines = re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", shown).splitlines()
+    assert (status in {0, 1}, bool(lines)) == (True, True)
     assert [line for line in lines if len(line) > 80 and not re.fullmatch(r" */\S+", line)] == []
 
 
