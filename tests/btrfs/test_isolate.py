@@ -96,6 +96,15 @@ def call(*words: str | Path) -> int:
     return program.run(["isolate", "-q", *map(str, words)])
 
 
+def ask(capsys: pytest.CaptureFixture[str], journal: Path, *words: str) -> Any:
+    """Return the document of the command, which follows its schema."""
+    capsys.readouterr()
+    assert program.run(["isolate", *words, "-j", "-D", str(journal)]) == 0
+    document = json.loads(capsys.readouterr().out)
+    check("isolate", document)
+    return document
+
+
 @pytest.fixture(autouse=True)
 def _own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STATE_DIRECTORY", str(tmp_path))
@@ -138,14 +147,17 @@ def test_a_file_moves_between_different_checksums(journal: Path, monkeypatch: py
 
 
 @contextmanager
-def holding(journal: Path, program: str) -> Iterator[None]:
-    """Let another process run the program, which has the path of the active file in sys.argv[1], until it prints."""
+def holding(journal: Path, program: str) -> Iterator[int]:
+    """Let another process run the program, which has the path of the active file in sys.argv[1], until it prints.
+
+    Yield its process id.
+    """
     words = ["unshare", "--mount", "--propagation=private", "python3", "-c", f"{program}\nprint(flush=True); input()"]
     pipe = subprocess.PIPE
     with subprocess.Popen([*words, journal / ID / "system.journal"], stdin=pipe, stdout=pipe, text=True) as child:
         assert child.stdout is not None
         assert child.stdout.readline()
-        yield
+        yield child.pid
         child.communicate("\n")
 
 
@@ -253,27 +265,19 @@ def test_a_change_during_the_copy_is_found(journal: Path, monkeypatch: pytest.Mo
     assert journal.stat().st_ino != 256
 
 
-def test_a_chroot_whose_root_is_no_mount_is_named(
-    journal: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("journalkeeper.btrfs.volume.find_mount_line", lambda fd: None)
-    assert call("--apply", "-D", journal) == 1
-    assert "run this outside of the chroot" in capsys.readouterr().err
-    assert journal.stat().st_ino != 256
-
-
 LIMITS: dict[str, tuple[str, Any, str]] = {
-    "time": ("LONGEST_S", 0, "disk is slow: no copy within 0 s; nothing was moved: try again"),
-    "files": ("MOST_ENTRIES", 5, "a move of 6 files takes too long: move other files away first"),
+    "time": ("execute.isolate.LONGEST_S", 0, "disk is slow: no copy within 0 s; nothing was moved: try again"),
+    "files": ("execute.isolate.MOST_ENTRIES", 5, "a move of 6 files takes too long: move other files away first"),
+    "chroot": ("btrfs.volume.find_mount_line", lambda fd: None, "run this outside of the chroot"),
 }
 
 
 @pytest.mark.parametrize("row", LIMITS.values(), ids=LIMITS)
-def test_a_long_copy_ends_with_its_reason(
+def test_a_long_copy_or_a_root_that_is_no_mount_ends_with_its_reason(
     journal: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, row: tuple[str, Any, str]
 ) -> None:
-    limit, value, words = row
-    monkeypatch.setattr(isolate, limit, value)
+    name, value, words = row
+    monkeypatch.setattr(f"journalkeeper.{name}", value)
     assert call("--apply", "-D", journal) == 1
     assert words in capsys.readouterr().err
     assert journal.stat().st_ino != 256
@@ -500,16 +504,11 @@ def test_a_directory_that_a_rollback_left_gets_its_subvolume_back(
     journal, before = rolled_back
     if killed:  # before the subvolume was moved
         journal.rmdir()
-    assert program.run(["isolate", "-j", "-D", str(journal)]) == 0
-    document = json.loads(capsys.readouterr().out)
-    check("isolate", document)
-    assert document["lost"] == "before/journal"
+    assert ask(capsys, journal)["lost"] == "before/journal"
     for _ in range(2):
         assert call("--apply", "-D", journal) == 0
         assert describe(journal) == before
-        assert program.run(["isolate", "-j", "-D", str(journal)]) == 0
-        document = json.loads(capsys.readouterr().out)
-        check("isolate", document)
+        document = ask(capsys, journal)
         assert (document["isolated"], document["files"]) == (True, 3)
     assert call("--undo", "-D", journal) == 0
     assert describe(journal) == before
@@ -543,8 +542,7 @@ def test_an_old_tree_in_a_snapshot_of_the_middle_is_removed_only_next_to_its_cop
         patch.setattr(isolate, "finish", lambda path: None)
         assert call("--apply", "-D", journal) == 0
     run("btrfs", "subvolume", "snapshot", top / "@", top / "middle")
-    assert program.run(["isolate", "--apply", "-j", "-D", str(journal)]) == 0
-    assert json.loads(capsys.readouterr().out)["changed"], "the service has to follow the killed move"
+    assert ask(capsys, journal, "--apply")["changed"], "the service has to follow the killed move"
     (top / "@").rename(top / "before")
     (top / "middle").rename(top / "@")
     if is_lost:
@@ -571,17 +569,11 @@ def test_the_journal_of_a_running_system_is_not_taken_away(
     """The other root is mounted, or chroot(8) runs the command there. Or a container runs in the other root."""
     journal, before = rolled_back
     running = journal.parents[1] / "before/journal"
-    program = "import os, sys; os.chroot(os.path.dirname(sys.argv[1])); print(flush=True); input()"
-    words = ["python3", "-c", program, str(running)]
-    pipe = subprocess.PIPE
     monkeypatch.setattr(isolate, "JOURNALS", f"/proc/[0-9]*/root{'/journal' if in_container else running}")
-    with subprocess.Popen(words, stdin=pipe, stdout=pipe, text=True) as container:
-        assert container.stdout is not None
-        assert container.stdout.readline()
+    with holding(running, f"import os; os.chroot({str(running.parent)!r})") as container:
         assert call("--apply", "-D", journal) == 1
-        said = capsys.readouterr().err
-        container.communicate("\n")
-    number = container.pid if in_container else r"\d+"
+    number = container if in_container else r"\d+"
+    said = capsys.readouterr().err
     assert re.search(rf"its subvolume is /var/log/journal for \S+ \({number}\) and stays", said)
     assert describe(running) == before
 
@@ -649,9 +641,7 @@ def test_a_flat_journal_stays_flat_until_it_moves_back(flat_host: Path, capsys: 
     for words in (["--apply"], ["--apply", "--flat"], ["--apply", "--flat"], ["--apply"]):
         assert call(*words, "-D", flat_host) == 0
         assert describe(flat_host) == before
-    assert program.run(["isolate", "-j", "-D", str(flat_host)]) == 0
-    document = json.loads(capsys.readouterr().out)
-    check("isolate", document)
+    document = ask(capsys, flat_host)
     assert (document["isolated"], document["flat"], document["lost"]) == (True, True, None)
     assert call("--undo", "-D", flat_host) == 0
     assert describe(flat_host) == before
@@ -680,12 +670,10 @@ def test_a_flat_journal_that_is_not_mounted_is_mounted_first(
     assert call("--apply", "--flat", "-D", flat_host) == 0
     unmount(flat_host)
     assert not os.listdir(flat_host)
-    assert program.run(["isolate", "-j", "-D", str(flat_host)]) == 0
-    assert json.loads(capsys.readouterr().out)["lost"] == isolate.FLAT
+    assert ask(capsys, flat_host)["lost"] == isolate.FLAT
     assert program.run(["isolate", "-D", str(flat_host)]) == 0
     assert f"{flat_host} is not mounted: journald writes to /run only.\n" in capsys.readouterr().out
-    assert program.run(["isolate", *words, "-j", "-D", str(flat_host)]) == 0
-    assert json.loads(capsys.readouterr().out)["changed"], "the service has to follow"
+    assert ask(capsys, flat_host, *words)["changed"], "the service has to follow"
     assert describe(flat_host) == before
     assert command._is_flat(str(flat_host)) == (words != ("--undo",))
 
@@ -761,7 +749,8 @@ def test_a_journal_that_cannot_be_mounted_is_nested_again(
 def test_a_refusal_says_how_far_a_flat_move_came(
     flat_host: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    other = flat_host.parents[1] / isolate.FLAT
+    """A subvolume with the name of the flat journal is kept."""
+    before, other = describe(flat_host), flat_host.parents[1] / isolate.FLAT
     half = "; the journal is in a subvolume that is not mounted from the top"
     with monkeypatch.context() as patch:
         patch.setattr(isolate, "LONGEST_S", 0)
@@ -769,8 +758,11 @@ def test_a_refusal_says_how_far_a_flat_move_came(
     assert capsys.readouterr().err.endswith("nothing was moved: try again later\n")
     run("btrfs", "subvolume", "create", other)
     assert call("--apply", "--flat", "-D", flat_host) == 1
-    assert f"rename it first{half}: correct this, and run it again" in capsys.readouterr().err
-    assert flat_host.stat().st_ino == 256
+    said = capsys.readouterr().err
+    assert "has a subvolume @journal already" in said
+    assert f"rename it first{half}: correct this, and run it again" in said
+    assert (describe(flat_host), flat_host.stat().st_ino, os.listdir(command.UNITS)) == (before, 256, [])
+    assert call("--flat", "-D", flat_host) == 2
     run("btrfs", "subvolume", "delete", other)
     assert call("--apply", "--flat", "-D", flat_host) == 0
     with holding(flat_host, "import sys; kept = open(sys.argv[1], 'r+b')"):
@@ -799,20 +791,6 @@ def test_a_move_ends_with_the_killed_command(flat_host: Path, monkeypatch: pytes
     may_go.touch()
     assert not eventually(lambda: not flat_host.exists(), 0.5)
     assert describe(flat_host) == before
-
-
-def test_a_directory_with_the_name_of_the_flat_journal_is_kept(
-    flat_host: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    other = flat_host.parents[1] / isolate.FLAT
-    run("btrfs", "subvolume", "create", other)
-    before = describe(flat_host)
-    assert call("--apply", "--flat", "-D", flat_host) == 1
-    assert "has a subvolume @journal already" in capsys.readouterr().err
-    assert describe(flat_host) == before
-    assert other.is_dir()
-    assert not os.listdir(command.UNITS)
-    assert call("--flat", "-D", flat_host) == 2
 
 
 @pytest.mark.parametrize("word", ["--apply", "--undo"])
