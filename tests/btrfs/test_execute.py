@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from journalkeeper.btrfs import defrag, extent_count, fiemap, kernel
+from journalkeeper.btrfs import defrag, extent_count, kernel
 from journalkeeper.execute import inplace, rewrite
 from journalkeeper.model import KIB, MIB, Range, Reason, Request, Result, Verb
 from journalkeeper.probe.bed import Bed, messages
@@ -179,14 +179,8 @@ def test_unwritten_space_is_given_back_and_times_are_kept(place: Path, journal_b
     done = do(action(path))
     assert done.outcome.result is Result.DONE
     assert look(path)[0].extents.unwritten_bytes == 0
-    assert fiemap_unwritten(path) == []
     assert disk_bytes(path) < was - 8 * MIB
     assert bearing(path) == before
-
-
-def fiemap_unwritten(path: Path) -> list[tuple[int, int]]:
-    with open(path, "rb") as file:
-        return list(fiemap.find_unwritten(file.fileno(), sync=True))
 
 
 @FORMS

@@ -178,19 +178,24 @@ def test_the_proposed_files_are_few_and_fit_the_disk_space(files: int, ratio: fl
         assert 0.85 * found.target_bytes < size_bytes <= found.target_bytes
 
 
+UNMEASURED = tuple(one._replace(disk_bytes=None) for one in archives())
+UNCOMPRESSED = tuple(file(inode=number, disk_bytes=1) for number in range(9))
+
+
 @pytest.mark.parametrize(
-    ("words", "why"),
+    ("files", "words", "why"),
     [
-        ({"number": 1}, "it needs 2 compressed archives (so far: 1)"),
-        ({"rotatable": False}, "none of the configured directories"),
-        ({"namespace": "shop"}, "none of the configured directories"),
-        ({"system_max_use_bytes": 0}, "SystemMaxUse= is off"),
-        ({"available_bytes": None}, "limits are not known"),
+        (archives(1, 6.4), {}, "it needs 2 compressed archives (so far: 1)"),
+        (archives(8, 6.4), {"rotatable": False}, "none of the configured directories"),
+        (archives(8, 6.4), {"namespace": "shop"}, "none of the configured directories"),
+        (archives(8, 6.4), {"system_max_use_bytes": 0}, "SystemMaxUse= is off"),
+        (archives(8, 6.4), {"available_bytes": None}, "limits are not known"),
+        ((file(Kind.ACTIVE), *UNMEASURED), {}, "only root can measure"),
+        ((file(Kind.ACTIVE), *UNCOMPRESSED), {}, "it needs 2 compressed archives (so far: 0)"),
     ],
 )
-def test_an_unknown_retention_has_a_reason(words: dict[str, Any], why: str) -> None:
-    number = words.pop("number", 8)
-    assert why in why_unknown(host(*archives(number, 6.4), **words))
+def test_an_unknown_retention_has_a_reason(files: tuple[JournalFile, ...], words: dict[str, Any], why: str) -> None:
+    assert why in why_unknown(host(*files, **words))
 
 
 def test_a_rate_takes_a_day_of_history() -> None:
@@ -216,17 +221,6 @@ def test_the_next_deletion_is_foreseen_where_one_file_will_end_next() -> None:
     assert aged.next_deletion_in_us is None
     small = summarize_history(place._replace(system_max_file_size_bytes=64 * MIB), (*archives(8, 6.4)[1:], begun))
     assert (small.early_files, small.early_bytes) == (4, 4 * (64 * MIB // 36 + 256 * KIB))
-
-
-@pytest.mark.parametrize(
-    ("files", "why"),
-    [
-        (tuple(one._replace(disk_bytes=None) for one in archives()), "only root can measure"),
-        (tuple(file(inode=number, disk_bytes=1) for number in range(9)), "it needs 2 compressed archives (so far: 0)"),
-    ],
-)
-def test_without_measured_and_compacted_archives_the_ratio_is_unknown(files: tuple[JournalFile, ...], why: str) -> None:
-    assert why in why_unknown(host(file(Kind.ACTIVE), *files))
 
 
 def test_archives_that_do_not_pay_to_be_compacted_count_in_the_ratio() -> None:
