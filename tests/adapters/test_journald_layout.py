@@ -127,10 +127,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ("name", "expected"),
     [
         (ID, {"storage": "auto", "sync_interval_us": 300_000_000, "system_max_files": 7}),
-        (
-            f"{ID}.web",
-            {"storage": "persistent", "sync_interval_us": 30_000_000, "system_max_use_bytes": MIB},
-        ),
+        (f"{ID}.web", {"storage": "persistent", "sync_interval_us": 30_000_000, "system_max_use_bytes": MIB}),
         (OTHER, {"storage": "persistent", "system_max_files": Settings().system_max_files}),
         ("remote", {"storage": "persistent", "sync_interval_us": 0}),
     ],

@@ -18,14 +18,7 @@ from journalkeeper.btrfs.volume import find_mount_lines
 from journalkeeper.journald import layout
 from journalkeeper.probe.scratch_volume import run
 from journalkeeper.service import watch
-from journalkeeper.service.watch import (
-    COALESCE_S,
-    READ_BYTES,
-    Change,
-    DirectoryWatch,
-    identify_tops,
-    watch_directories,
-)
+from journalkeeper.service.watch import COALESCE_S, READ_BYTES, Change, DirectoryWatch, identify_tops, watch_directories
 from tests.hosts import MACHINE
 
 Watching = Callable[..., "Scene"]

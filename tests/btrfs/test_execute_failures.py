@@ -24,17 +24,7 @@ from journalkeeper.journald import opening
 from journalkeeper.model import KIB, MIB, Reason, Request, Result
 from journalkeeper.probe.scratch_volume import ScratchVolume, run
 from tests.btrfs.faults import fill, images_before_each_call, killed_before, leftovers_beside, let_go, spoil
-from tests.btrfs.journals import (
-    FORMS,
-    action,
-    allocate_ahead,
-    bearing,
-    do,
-    how,
-    is_nocow,
-    look,
-    planned,
-)
+from tests.btrfs.journals import FORMS, action, allocate_ahead, bearing, do, how, is_nocow, look, planned
 from tests.journal_files import put
 from tests.patience import eventually
 

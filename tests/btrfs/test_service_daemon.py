@@ -100,17 +100,8 @@ def test_quiet_hours_are_those_of_the_place_where_the_host_is(
     path, zone, hour = copies.put(), tmp_path / "localtime", time.gmtime().tm_hour
     shutil.copyfile("/usr/share/zoneinfo/Etc/UTC", zone)
     os.utime(zone, (1, 1))  # libc reads no file again that has the same second of change
-    travels = (
-        "unshare",
-        "--mount",
-        "env",
-        "-u",
-        "TZ",
-        "sh",
-        "-c",
-        f'mount --bind {zone} /etc/localtime && exec "$@"',
-        "sh",
-    )
+    travel = f'mount --bind {zone} /etc/localtime && exec "$@"'
+    travels = ("unshare", "--mount", "env", "-u", "TZ", "sh", "-c", travel, "sh")
     quiet = f"{QUICK}QuietHours={hour}:00..{(hour + 2) % 24}:00\n"
     service = serve(copies.machine.parent, quiet, travels).ready()
     end = f"1 file waits until .* {(hour + 2) % 24:02}:00 [(]QuietHours=[)]"

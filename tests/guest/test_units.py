@@ -267,11 +267,7 @@ SHOWN = {
 }
 """The rules whose remedy shows the cause, and changes nothing."""
 
-TRIED = {
-    "damaged": "btrfs/test_doctor.py",
-    "no-room": "btrfs/test_doctor.py",
-    "history": "guest/test_host.py",
-}
+TRIED = {"damaged": "btrfs/test_doctor.py", "no-room": "btrfs/test_doctor.py", "history": "guest/test_host.py"}
 
 
 def test_every_remedy_is_executed_or_only_shows_the_cause() -> None:
