@@ -74,8 +74,7 @@ class Daemon:
         self._worker = Worker(load, self._post, self._must_give_way, lambda: self._stopping)
         self._state = snapshots.Snapshot(self._worker.engine.directories)
         self._watch = DirectoryWatch()
-        self._woken, self._hung_up = asyncio.Event(), asyncio.Event()
-        self.bus_was_tried = asyncio.Event()
+        self._woken, self._hung_up, self.bus_was_tried = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._look_at_s, self._free_at_s, self._flush_look_at_s = 0.0, 0.0, inf
         self._watches_are_due, self._resume_at_us = True, inf
         self._awaiting: frozenset[str] = frozenset()
@@ -122,10 +121,7 @@ class Daemon:
         Raises: ReplacedError as Worker.look; KeeperError if the lock is lost.
         Without the lock a second service could run. The service manager makes the directory for the next start.
         """
-        while True:
-            await self._sleep_once()
-            if self._stopping:
-                return
+        while await self._sleep_once():
             if time.monotonic() >= self._next_look_s:
                 self._look_at_s = inf
                 if self._watches_are_due:
@@ -140,8 +136,8 @@ class Daemon:
         """The monotonic time of the next look at everything, infinite during a pause."""
         return inf if self._state.present.paused else max(self._look_at_s, self._free_at_s)
 
-    async def _sleep_once(self) -> None:
-        """Sleep until an event or until work is due. Then end a pause whose time is over."""
+    async def _sleep_once(self) -> bool:
+        """Sleep until an event or until work is due, and end a pause whose time is over. Return False at a stop."""
         wait_s = min(self._next_look_s, self._flush_look_at_s) - time.monotonic()
         wait_s = min(wait_s, (self._resume_at_us - now_us()) / 1e6)
         with suppress(TimeoutError):
@@ -149,6 +145,7 @@ class Daemon:
         self._woken.clear()
         if now_us() >= self._resume_at_us:
             self.resume()
+        return not self._stopping
 
     async def _renew_watches(self) -> None:
         """Replace the watches, and publish why one is missing. Then they stay due."""
@@ -189,8 +186,8 @@ class Daemon:
         if news := change.appended if self._worker.calls else change.appended & self._awaiting:
             heard_us = time.monotonic_ns() // 1000
             self._worker.run_between_pieces(partial(self._worker.note_appends, news, heard_us))
-        if change.rescan:
-            self.rescan()
+        if change.renamed or change.rescan:
+            self.rescan(renew=change.rescan)
 
     async def _handle_next_hangup(self) -> None:
         """Wait for the next SIGHUP, and reload the configuration."""
@@ -316,7 +313,7 @@ class Daemon:
         try:
             result, report = await self._worker.run(partial(self._worker.do, job))
         finally:
-            self.rescan()
+            self.rescan(renew=False)
         self.log.log_results(report)
         return result, report
 
@@ -335,9 +332,12 @@ class Daemon:
             self._change_present(paused="")
             self.rescan()
 
-    def rescan(self) -> None:
-        """Request that the watches are made anew and every file is looked at, and wake the main loop."""
-        self._look_at_s, self._watches_are_due = 0.0, True
+    def rescan(self, *, renew: bool = True) -> None:
+        """Request a look at every file, with `renew` also new watches, and wake the main loop.
+
+        New watches lose what the old ones have not reported yet, such as an append.
+        """
+        self._look_at_s, self._watches_are_due = 0.0, self._watches_are_due or renew
         self._woken.set()
 
     async def reload(self) -> None:

@@ -50,15 +50,16 @@ WATCHED: Final = NAMES | pyinotify.IN_MOVE_SELF | pyinotify.IN_MODIFY | pyinotif
 class Change(NamedTuple):
     """Changes that inotify reported.
 
-    `appended` are the directories whose active files were appended to. `rescan` is True if journal files or directories
-    appeared or vanished, or if the changes are unknown. Then the watches must be made anew.
+    `appended` are the directories whose active files were appended to. `renamed` is True if journal files appeared or
+    vanished. `rescan` is True if directories did, or if the changes are unknown; then the watches must be made anew.
     """
 
     appended: frozenset[str] = frozenset()
+    renamed: bool = False
     rescan: bool = False
 
     def __or__(self, other: Change) -> Change:
-        return Change(self.appended | other.appended, self.rescan or other.rescan)
+        return Change(self.appended | other.appended, self.renamed or other.renamed, self.rescan or other.rescan)
 
 
 NOTHING: Final = Change()
@@ -197,9 +198,11 @@ class DirectoryWatch:
         if mask & pyinotify.IN_Q_OVERFLOW:
             return Change(frozenset(self.watches.directories.values()), rescan=True)
         directory = self.watches.directories[number]
-        journal = layout.classify(os.fsdecode(padded_name.rstrip(b"\0")))
-        if mask & (GONE | pyinotify.IN_ISDIR) or (journal is not None and mask & NAMES):
+        if mask & (GONE | pyinotify.IN_ISDIR):
             return Change(rescan=True)
+        journal = layout.classify(os.fsdecode(padded_name.rstrip(b"\0")))
+        if journal is not None and mask & NAMES:
+            return Change(renamed=True)
         return Change(frozenset({directory})) if journal is not None and journal.kind is Kind.ACTIVE else NOTHING
 
 

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from math import inf
 from pathlib import Path
-from unittest.mock import Mock
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 
@@ -30,7 +30,7 @@ from journalkeeper.service.daemon import Daemon
 from journalkeeper.service.jobs import Changed, Notification
 from journalkeeper.service.log import Log
 from journalkeeper.service.snapshot import Checked, Message, RunFailed
-from journalkeeper.service.watch import Watches
+from journalkeeper.service.watch import Change, Watches
 from journalkeeper.service.worker import RETRY_S
 from tests.hosts import configured
 from tests.patience import PATIENCE_S
@@ -179,6 +179,16 @@ async def test_a_pause_ends_by_the_clock_after_a_sleep(tmp_path: Path, monkeypat
         daemon._woken.set()
         await daemon._sleep_once()
         assert bool(daemon.snapshot().present.paused) is paused, slept_us
+
+
+@pytest.mark.parametrize("rescan", [False, True])
+async def test_a_rotation_keeps_the_watches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, rescan: bool) -> None:
+    """New ones would lose an append that the old ones have not reported yet."""
+    daemon = make_daemon(tmp_path)
+    monkeypatch.setattr(daemon, "_watches_are_due", False)
+    monkeypatch.setattr(daemon._watch, "wait", AsyncMock(return_value=Change(renamed=True, rescan=rescan)))
+    await daemon._handle_next_change()
+    assert (daemon._look_at_s, daemon._watches_are_due) == (0, rescan)
 
 
 async def test_a_look_that_failed_is_made_again_in_a_minute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

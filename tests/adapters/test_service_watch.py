@@ -8,8 +8,8 @@ import gc
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from functools import reduce
 from pathlib import Path
-from typing import NamedTuple
 from unittest.mock import Mock
 
 import pytest
@@ -18,7 +18,15 @@ from journalkeeper.btrfs.volume import find_mount_lines
 from journalkeeper.journald import layout
 from journalkeeper.probe.scratch_volume import run
 from journalkeeper.service import watch
-from journalkeeper.service.watch import COALESCE_S, READ_BYTES, Change, DirectoryWatch, identify_tops, watch_directories
+from journalkeeper.service.watch import (
+    COALESCE_S,
+    NOTHING,
+    READ_BYTES,
+    Change,
+    DirectoryWatch,
+    identify_tops,
+    watch_directories,
+)
 from tests.hosts import MACHINE
 
 Watching = Callable[..., "Scene"]
@@ -27,15 +35,8 @@ SMALLEST_EVENT = 16
 QUEUE = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
 
 
-class Told(NamedTuple):
-    """What several changes come to: where journald appended, and whether a look is due."""
-
-    appended: frozenset[str]
-    rescan: bool
-
-
 class Scene:
-    """A watch in a loop of its own, renewed after each change of names as the daemon does it."""
+    """A watch in a loop of its own, renewed after each change of directories as the daemon does it."""
 
     def __init__(self, *tops: Path | str) -> None:
         self.loop = asyncio.new_event_loop()
@@ -73,7 +74,7 @@ class Scene:
         self.watch.close()
         self.loop.close()
 
-    def after(self, *doings: Callable[[], object]) -> Told:
+    def after(self, *doings: Callable[[], object]) -> Change:
         """What was told after the `doings`."""
         self.changes.clear()
         for doing in doings:
@@ -86,8 +87,7 @@ class Scene:
             if any(change.rescan for change in self.changes[seen:]):
                 self.renew()
             seen = len(self.changes)
-        appended = frozenset[str]().union(*(change.appended for change in self.changes))
-        return Told(appended, rescan=any(change.rescan for change in self.changes))
+        return reduce(Change.__or__, self.changes, NOTHING)
 
 
 @pytest.fixture
@@ -123,9 +123,6 @@ def append(path: Path | bytes) -> None:
     os.truncate(path, os.stat(path).st_size)
 
 
-NOTHING = Told(frozenset(), rescan=False)
-
-
 # appends
 
 
@@ -133,7 +130,7 @@ def test_a_directory_that_becomes_an_instance_is_watched_as_one(tmp_path: Path, 
     top = os.fsdecode(os.fsencode(tmp_path) + b"/j\xff")
     os.mkdir(top)
     scene, active = watching(top), Path(top, "system.journal")
-    assert scene.after(active.touch).rescan
+    assert scene.after(active.touch).renamed
     assert scene.after(lambda: append(active)).appended == {top}
 
 
@@ -151,13 +148,13 @@ def add_and_append(instance: Path) -> None:
 
 
 DOINGS: dict[str, tuple[Callable[[Path], object], str]] = {
-    "new": (lambda instance: (instance / ARCHIVE).touch(), "rescan"),
-    "user": (lambda instance: (instance / "user-1000.journal").touch(), "rescan"),
-    "not UTF-8": (lambda instance: (instance / STRANGE).touch(), "rescan"),
-    "renamed": (lambda instance: (instance / ACTIVE).rename(instance / ARCHIVE), "rescan"),
-    "removed": (lambda instance: (instance / ACTIVE).unlink(), "rescan"),
+    "new": (lambda instance: (instance / ARCHIVE).touch(), "renamed"),
+    "user": (lambda instance: (instance / "user-1000.journal").touch(), "renamed"),
+    "not UTF-8": (lambda instance: (instance / STRANGE).touch(), "renamed"),
+    "renamed": (lambda instance: (instance / ACTIVE).rename(instance / ARCHIVE), "renamed"),
+    "removed": (lambda instance: (instance / ACTIVE).unlink(), "renamed"),
     "append": (lambda instance: append(instance / ACTIVE), "appended"),
-    "new, then an append": (add_and_append, "rescan, appended"),
+    "new, then an append": (add_and_append, "renamed, appended"),
     "to an archive": (lambda instance: append(instance / OLD), ""),
     "to another": (lambda instance: append(instance / "other"), ""),
     "chmod": (lambda instance: (instance / ACTIVE).chmod(0o600), ""),
@@ -173,7 +170,7 @@ def test_a_look_is_due_when_a_file_or_a_directory_comes_or_goes(top: Path, watch
         (top / MACHINE / other).write_bytes(b"x")
     scene, (doing, expected) = watching(top), DOINGS[name]
     told = scene.after(lambda: doing(top / MACHINE))
-    assert told.rescan is ("rescan" in expected)
+    assert (told.renamed, told.rescan) == ("renamed" in expected, "rescan" in expected)
     assert told.appended == ({str(top / MACHINE)} if "appended" in expected else set())
 
 
@@ -186,7 +183,7 @@ def test_new_instances_are_watched_and_vanished_ones_dropped(top: Path, name: st
     assert scene.after(instance.mkdir).rescan
     assert scene.watches(instance)
     active = instance / "system.journal"
-    assert scene.after(active.touch).rescan
+    assert scene.after(active.touch).renamed
     assert scene.after(lambda: append(active)).appended == {str(instance)}
     count = scene.count()
     assert scene.after(lambda: shutil.rmtree(instance)).rescan

@@ -40,7 +40,7 @@ async def main():
     watch.use(watch_directories([sys.argv[1]]))
     open(sys.argv[1] + "/remote/new.journal", "w").close()
     change = await asyncio.wait_for(watch.wait(), 60)
-    print(len(watch.watches.directories), change.rescan, watch.watches.problem)
+    print(len(watch.watches.directories), change.renamed, watch.watches.problem)
 
 asyncio.run(main())
 """
