@@ -13,8 +13,8 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -60,16 +60,6 @@ def child(code: str, *arguments: str | Path) -> subprocess.Popen[str]:
     head += "from test_history_database import database, keep, Record, kept, VOLUME\n"
     argv: list[str | Path] = [sys.executable, "-c", head + code, os.fspath(Path(__file__).parent), *arguments]
     return subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=os.getcwd())
-
-
-@contextmanager
-def tmpfs(where: Path, options: str) -> Iterator[Path]:
-    where.mkdir()
-    run("mount", "-t", "tmpfs", "-o", options, "tmpfs", where)
-    try:
-        yield where
-    finally:
-        run("umount", where)
 
 
 # Killed writers
@@ -218,7 +208,10 @@ def test_a_commit_costs_the_fewest_fsyncs_that_keep_its_order(tmp_path: Path) ->
 
 @pytest.mark.root
 def test_a_read_only_disk_can_be_read_and_a_write_names_it(tmp_path: Path) -> None:
-    with tmpfs(tmp_path / "disk", "mode=755") as disk:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    run("mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", disk)
+    try:
         with Record(disk) as record:
             keep(record, 1)
         run("mount", "-o", "remount,ro", disk)
@@ -228,6 +221,8 @@ def test_a_read_only_disk_can_be_read_and_a_write_names_it(tmp_path: Path) -> No
         with pytest.raises(FileError, match="Read-only file system") as caught:
             Record(disk / "new")
         assert caught.value.number == errno.EROFS
+    finally:
+        run("umount", disk)
 
 
 # Rights

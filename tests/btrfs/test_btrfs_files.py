@@ -67,11 +67,12 @@ def test_bytes_end_with_the_file_though_the_last_block_does_not(make_file: MakeF
     assert list(fiemap.find_data(fd, sync=True)) == [(0, size)]
 
 
-def test_allocated_space_is_unwritten(make_file: MakeFile) -> None:
+def test_allocated_space_is_unwritten(make_file: MakeFile, place: Path) -> None:
     fd = make_file(b"x" * 2 * PAGE)
     os.posix_fallocate(fd, 2 * PAGE, 6 * PAGE)
     survey = extent_count.survey(fd, sync=True)
     assert (survey.data_bytes, survey.unwritten_bytes) == (2 * PAGE, 6 * PAGE)
+    assert survey.total == extents(place / "file", sync=True)
     assert list(fiemap.find_data(fd, sync=True)) == [(0, 2 * PAGE)]
     assert list(fiemap.find_unwritten(fd, sync=True)) == [(2 * PAGE, 6 * PAGE)]
     os.pwrite(fd, b"y" * PAGE, 4 * PAGE)
@@ -189,15 +190,6 @@ def with_holes(source: Path, target: Path, number: int) -> None:
         os.fsync(file.fileno())
 
 
-def with_tail(source: Path, target: Path, number: int) -> None:
-    """Space allocated ahead, within the file's size or behind it."""
-    torn(source, target, number)
-    with open(target, "r+b", buffering=0) as file:
-        mode = FALLOC_FL_KEEP_SIZE if number % 2 else 0
-        fallocate(file.fileno(), mode, target.stat().st_size, STEP)
-        os.fsync(file.fileno())
-
-
 def inline(_source: Path, target: Path, number: int) -> None:
     """So small that it is in its metadata."""
     target.write_bytes(os.urandom(1 + number % 2000))
@@ -209,7 +201,6 @@ FORMS: dict[str, Make] = {
     "alternating nocow": lambda _, target, number: alternating(target, number, nocow=True),
     "compressed": compressed,
     "holes": with_holes,
-    "tail": with_tail,
     "inline": inline,
 }
 

@@ -257,18 +257,10 @@ def test_the_part_that_delays_the_lines_of_a_command_is_named(
     assert any(is_named() for _ in TRIES), said  # other work can delay a line, too
 
 
-@pytest.mark.parametrize(
-    ("script", "notes"),
-    [
-        ("printf '{}'; exit 3", ["sh ended with exit status 3 (below 0: a signal)."]),
-        ("printf '{}'; kill -SEGV $$", ["sh ended with exit status -11 (below 0: a signal)."]),
-    ],
-)
-def test_a_line_without_a_newline_arrives_and_the_end_of_the_command_is_a_note(
-    bed: Bed, script: str, notes: list[str]
-) -> None:
-    found = run_probe(stream.measure, bed, argv=["sh", "-c", script])
-    assert (found.losses, found.notes) == ([], notes)
+@pytest.mark.parametrize(("end", "status"), [("exit 3", 3), ("kill -SEGV $$", -11)])
+def test_a_line_without_a_newline_arrives_and_the_end_of_the_command_is_a_note(bed: Bed, end: str, status: int) -> None:
+    found = run_probe(stream.measure, bed, argv=["sh", "-c", f"printf '{{}}'; {end}"])
+    assert (found.losses, found.notes) == ([], [f"sh ended with exit status {status} (below 0: a signal)."])
 
 
 def test_a_command_that_ignores_sigterm_ends_with_the_measurement(
@@ -349,18 +341,14 @@ def test_a_private_journald_that_fails_to_start_is_an_error_of_one_line(
 FLUSHES = 10
 
 
-def make_nocow(bed: Bed) -> None:
-    run_command("chattr", "+C", bed.journald.journal)
-    bed.journald.rotate().unlink()
-
-
 @pytest.mark.parametrize(("nocow", "metadata"), [(False, 1.3), (True, 1.1)])
 def test_the_figures_are_those_of_a_volume_that_only_journald_writes(
     bed: Bed, metadata: float, *, nocow: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """`metadata` is the most that the device may write for each byte that journald dirties."""
     if nocow:
-        make_nocow(bed)
+        run_command("chattr", "+C", bed.journald.journal)
+        bed.journald.rotate().unlink()
     bed.journald.age(20)
     run_command("btrfs", "filesystem", "sync", bed.volume.mountpoint)
 
