@@ -58,10 +58,10 @@ ANSWER_BYTES = 32
 
 
 def read_disk_bytes(fd: int) -> int | None:
-    """Return the disk usage of one file in bytes, as compsize(8) counts it; None without CAP_SYS_ADMIN.
+    """Return the disk usage of one file in bytes, as compsize(8) without inline data; None without CAP_SYS_ADMIN.
 
-    Each extent counts once and as a whole, and inline data and dirty pages without a place on the disk do not count:
-    sync the file first. Raises: OSError: ENOTTY not on btrfs.
+    Each extent counts once and as a whole. Dirty pages have no place on the disk and do not count: sync the file first.
+    Raises: OSError: ENOTTY not on btrfs.
     """
     inode, offset, kind = os.fstat(fd).st_ino, 0, BTRFS_EXTENT_DATA_KEY
     buffer = bytearray(SEARCH.size + BUFFER_BYTES)
@@ -87,7 +87,7 @@ QUESTIONS = {b"?": read_disk_bytes, b"s": volume.count_snapshots}
 
 
 def measure_disk_bytes(fd: int, path: str = SOCKET) -> int | None:
-    """Return the disk usage of `fd` in bytes as compsize(8), None without CAP_SYS_ADMIN and an answer at `path`."""
+    """Return the disk usage of `fd` as `read_disk_bytes`, None without CAP_SYS_ADMIN and an answer at `path`."""
     return _measure_or_ask(b"?", fd, path)
 
 

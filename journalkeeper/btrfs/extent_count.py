@@ -130,7 +130,7 @@ def list_stretches(fd: int, *, sync: bool) -> tuple[Stretch, ...]:
 
 
 def _choose_column(flags: int) -> int:
-    """Return the index of a row's byte count in Stretch: 4 if unwritten, else 1 if compressed, plus 2 if shared."""
+    """Return the index of a kind of data: 4 if unwritten, else the sum of 1 if compressed and 2 if shared."""
     if flags & fiemap.FIEMAP_EXTENT_UNWRITTEN:
         return 4
     return bool(flags & fiemap.FIEMAP_EXTENT_ENCODED) + 2 * bool(flags & fiemap.FIEMAP_EXTENT_SHARED)

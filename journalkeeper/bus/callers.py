@@ -132,7 +132,7 @@ class Callers:
         return caller
 
     async def identify(self, caller: Caller) -> None:
-        """Ask the bus for the user of `caller`, and store it. After an error, forget `caller`. No call waits any more.
+        """Ask the bus for the user of `caller`, and store it, or forget `caller` after an error. Clear `early_bytes`.
 
         All connections of one user have the same User, but each connection of root has its own.
         """

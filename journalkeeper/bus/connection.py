@@ -66,7 +66,7 @@ class Received:
     def read(self) -> tuple[Any, ...]:
         """Return the values of the body: a tuple for a struct, a pair (signature, value) for a variant.
 
-        Raises: CallError (INVALID_ARGS) if the body does not fit its signature.
+        Raises: CallError (INVALID_ARGS) if the body is too short for its signature, or invalid. More bytes are ignored.
         """
         try:
             return tuple(Message.from_buffer(self._data).body)
@@ -120,7 +120,7 @@ class Connection:
     async def call(self, message: Message) -> tuple[Any, ...]:
         """Call a method, and return the values of its answer. Wait for the answer without a limit.
 
-        Raises: CallError if the answer is an error, or if the message is too long; OSError when the connection ends.
+        Raises: CallError if the answer is an error or invalid, or the message too long; OSError if the connection ends.
         """
         serial = self.send(message)
         waiting = self._answers[serial] = asyncio.get_running_loop().create_future()

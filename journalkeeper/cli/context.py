@@ -189,7 +189,7 @@ class Context:
 
 
 def _is_below(path: str, top: str) -> bool:
-    """Return whether `path` is below `top` without a link between the two, which the service would not follow."""
+    """Return whether `path`, perhaps a link, is below `top` with no link between: the service would not follow one."""
     way, below = os.path.dirname(path), top.rstrip("/")
     if not path.startswith(f"{below}/"):
         return False

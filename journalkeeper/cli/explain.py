@@ -110,7 +110,7 @@ def _read_past(
 ) -> tuple[tuple[HistoryEntry, ...] | None, tuple[Sample, ...] | None]:
     """Return the history's actions and extent counts of the file, or (None, None) with the reason in `unknown["past"]`.
 
-    Rows from before the file's first entry are about an earlier file of the same name, which became an archive.
+    Rows from before the file's first entry, or now if it has none, are left out: they are about a file archived since.
     """
     since_us = file.head_time_us or now_us
     try:

@@ -45,7 +45,7 @@ def ignore_strangers() -> None:
 def run(words: Sequence[str]) -> int:
     """Run the command in `words` and return the exit status. Errors of the user and of the system go to stderr.
 
-    A closed pipe on stdout is a failure without a message. Only an exception that is a bug is not caught.
+    Ctrl-C is a failure, a closed pipe on stdout one without a message. Only an exception that is a bug is not caught.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")

@@ -124,8 +124,8 @@ def _work(turn: Turn, pace: Pace) -> None:
 def _rewrite_held(file: JournalFile, turn: Turn, pace: Pace) -> None:
     """Rewrite the file's data, and store the states before and after in `turn`, also after an error.
 
-    If the kernel did not compress, or not with the level, the action in `turn` then says so. After NO_GAIN the data
-    stays rewritten.
+    If the kernel did not compress (NO_GAIN if UNCOMPRESSED was the reason), or not with the level, the action in `turn`
+    then says so. After NO_GAIN the data stays rewritten.
 
     Raises: as `hold` and `_move_data`; OSError ENOENT or Refused: VANISHED, the reason of `pace`, or NO_GAIN.
     """

@@ -101,8 +101,8 @@ def survey(path: str, written: list[str] | None = None) -> Tree:
 
     Add to `written` the files that a program can write to. journald must not write then: `opening.is_being_written`.
 
-    Raises: KeeperError for what cannot be moved: a mount point at or below `path`, a nested subvolume, a hard link, a
-    file that is immutable, or no file, directory or link; NotBtrfsError; FileError.
+    Raises: KeeperError for what cannot be moved: a mount point at or below `path` (except FLAT at `path`), a nested
+    subvolume, a hard link, a file that is immutable, or no file, directory or link; NotBtrfsError; FileError.
     """
     for line in volume.read_mount_lines():
         point, place = volume.get_mount_point(line), volume.get_mount_point(line, 3)
@@ -204,7 +204,7 @@ def locate(path: str) -> tuple[str, str]:
 
 
 def _name_process(path: str) -> str:
-    """Return the unit, or else the command, and the id of the process that `path` below /proc describes."""
+    """Return the unit or else the command, and the id of the process of `path` in /proc. Raises: OSError: it ended."""
     pid = path.split("/")[2]
     cgroup, command = (Path(f"/proc/{pid}/{name}").read_text(errors="replace") for name in ("cgroup", "comm"))
     units = re.findall(r"[^/\n]+\.service", cgroup)

@@ -53,7 +53,7 @@ class Runner:
     stop: Callable[[], bool]
 
     def synchronize(self, instances: Sequence[Instance]) -> list[str]:
-        """Ask the journald of each instance for a sync, to learn when its next flush is due: seconds each.
+        """Ask the journald of each instance for a sync, from which `flushes` learns its next flush: seconds each.
 
         Return an error sentence for each journald that failed to answer or refused. After a stop ask no further one.
         """

@@ -99,10 +99,11 @@ def look_again(held: VerifiedFile, *, replacing: bool, moving: bool = False) -> 
 
 
 def is_only_kept_open(file: JournalFile) -> bool:
-    """Return whether work in place is safe on a file that is open for writing, and ARCHIVED if it is an archive.
+    """Return whether `file`, open for writing, is an archive without a loop device, so that work in place is safe.
 
-    journald keeps an archive open and mapped until its next rotation, but never appends to a file in state ARCHIVED
-    (systemd 252 to 262: process_deferred_closes(), journal_file_set_online()). A loop device may write to its file.
+    The caller has checked its state: journald keeps an archive open and mapped until its next rotation, but never
+    appends to a file in state ARCHIVED (systemd 252 to 262: process_deferred_closes(), journal_file_set_online()). A
+    loop device may write to its file, which is known by its base name.
 
     Raises: as `list_loop_files`.
     """

@@ -79,7 +79,7 @@ own reserve for it on a small volume, is tens of MiB."""
 
 
 def lacks_room(volume: Volume) -> bool:
-    """Return whether less than ROOM_BYTES are left for data or for metadata, or by the quota of the subvolume."""
+    """Return whether less than ROOM_BYTES are left for data or for metadata, with unallocated ones, or by the quota."""
     room_bytes = min(volume.free_bytes, volume.metadata_free_bytes) + volume.unallocated_bytes
     return lacks_quota(volume) or room_bytes < ROOM_BYTES
 

@@ -235,7 +235,7 @@ class Record(Database):
         return self._parse_all(HistoryEntry, "outcomes", nested)
 
     def samples(self, paths: Sequence[str] = (), since_us: int = 0, until_us: int | None = None) -> list[Sample]:
-        """Return the stored extent counts of active files, the oldest first. Arguments are as in `history`."""
+        """Return the extent counts of active files, the oldest first. Arguments, also directories, as in `history`."""
         return self._parse_all(Sample, "samples", self._rows_between("samples", paths, since_us, until_us))
 
     def totals(self) -> list[Totals]:
@@ -294,7 +294,7 @@ class Record(Database):
     def _rows_between(
         self, source: str, paths: Sequence[str] = (), since_us: int = 0, until_us: int | None = None
     ) -> list[dict[str, Any]]:
-        """Return the rows of `source`, a table or a query, between two times and below `paths`, the oldest first."""
+        """Return the rows of `source`, a table or a query, with times and `paths` as in `history`, the oldest first."""
         values: list[object] = [since_us, until_us or FOREVER_US]
         below = []
         for path in paths:

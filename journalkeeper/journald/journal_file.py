@@ -222,7 +222,7 @@ def read_newest(fd: int, after_seqnum: int, most: int) -> list[Entry]:
 
 
 def _find_newest_offsets(fd: int, first: int, count: int, most: int, *, compact: bool) -> Iterator[int]:
-    """Yield the offsets of the newest entries in the file, the newest first, at most `most`.
+    """Yield the offsets of the newest entries in the file, the newest first: `most`, or fewer if the chain is shorter.
 
     The chain of entry arrays begins at `first` with the oldest of `count` entries. Only the first MOST_ARRAYS arrays
     are read: the newer entries of a longer chain are missing.

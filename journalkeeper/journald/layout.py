@@ -93,9 +93,9 @@ class Listing(NamedTuple):
 
 @lru_cache(maxsize=16384)
 def classify(name: str) -> Name | None:
-    """Return the parts of `name`, or None if it is not the name of a journal file.
+    """Return the parts of `name`, or None if it ends in neither ".journal" nor ".journal~".
 
-    Undecodable bytes of `name` are surrogates.
+    Undecodable bytes of `name` are surrogates. The owner is "remote" if it is neither "system" nor a user.
 
     Source: systemd 255, journal-vacuum.c journal_directory_vacuum(); sd-journal.c dirent_is_journal_file().
     """
@@ -168,7 +168,7 @@ def describe_directory(path: str) -> Directory:
 
 
 def _parse_directory(path: str, name: str) -> Directory | None:
-    """Return the Directory of REMOTE or a machine id, also as a UUID or in capitals, perhaps with a namespace."""
+    """Return the Directory `path` if `name` is REMOTE or a machine id, also a UUID, in capitals, with a namespace."""
     if name == REMOTE:
         return Directory(path, name, "", "")
     found = _INSTANCE.match(name)

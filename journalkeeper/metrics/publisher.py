@@ -86,7 +86,7 @@ class Publisher:
         self._write_if_changed()
 
     def publish_failure(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        """Write the metrics after a failed run. The signature is that of an ExitStack callback.
+        """Write the metrics after a failed run: unhealthy with `judges`, no intake delay. An ExitStack calls this.
 
         Only a KeeperError or OSError counts. A BusyError does not, because another run is active, nor a NotBtrfsError
         before the first success: the host may have no btrfs. A failure to write becomes a note on `error`.
@@ -107,7 +107,7 @@ class Publisher:
     def publish_health(self, *, healthy: bool | None) -> None:
         """Write the metrics if the service's verdict changed (None: unknown), but not before the first run.
 
-        After an error the next run writes them.
+        An error is dropped: the next run writes them.
         """
         if healthy is not self._facts.healthy:
             self._facts = self._facts._replace(healthy=healthy)
@@ -115,7 +115,7 @@ class Publisher:
                 run_bookkeeping(self._write_if_changed)
 
     def confirm_health(self) -> None:
-        """Renew the mtime of the file, if it is CONFIRM_S old and has the present verdict and numbers."""
+        """Renew the file's mtime, if it is CONFIRM_S old and has the present verdict and numbers. Ignore errors."""
         with suppress(OSError):
             age_s = abs(time.time() - os.lstat(self._path).st_mtime)  # also after a suspend, or a clock set back
             if age_s >= CONFIRM_S and prometheus.render(self._facts) == self._text:

@@ -195,7 +195,7 @@ class Action(NamedTuple):
         return isinstance(self.target, JournalFile) and self.target.kind is Kind.ACTIVE
 
     def skip(self, reason: Reason, detail: str, until_us: int | None = None, *, puts_off: bool = False) -> Skip:
-        """Return the decision not to do this action, with the reason, and this action's instance and extents."""
+        """Return the decision not to do this action: the reason, and only this action's path, instance and extents."""
         instance = self.target.name if isinstance(self.target, Instance) else self.target.instance
         left = Skip(self.path, reason, detail, until_us, puts_off=puts_off)
         return left._replace(instance=instance, extents=self.extents_before)

@@ -121,7 +121,10 @@ def rows(kind: Any) -> tuple[Row, ...]:
 
 
 def to_json(value: Any) -> Any:
-    """Return a record, or a container of records, as objects for `json.dumps`. Floats are rounded to nine decimals."""
+    """Return a record, or a container of records, as objects for `json.dumps`. Floats are rounded to nine decimals.
+
+    An optional field that is None is left out. The keys of an inline record are merged with those around it.
+    """
     if value is None or isinstance(value, str | int):
         return value
     if isinstance(value, float):

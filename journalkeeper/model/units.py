@@ -130,7 +130,7 @@ def spell_size(size_bytes: int) -> str:
 def format_span(span_us: int, accuracy_us: int = SECOND_US) -> str:
     """Return a time span in at most two units, such as "1h 2min", "10min 14s", "infinity" or "0".
 
-    The rest is cut off, not rounded: 1.5 s is "1s", or "1s 500ms" with an accuracy of 1 ms. systemd accepts the text.
+    The rest and a second unit below `accuracy_us` are cut off: 1.5 s is "1s", 0.5 s is "500ms". systemd accepts them.
     """
     if span_us == INFINITY_US:
         return "infinity"

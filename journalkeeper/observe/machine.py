@@ -49,7 +49,7 @@ ENTRY_FIELDS: Final = ("_TRANSPORT", "_SOURCE_REALTIME_TIMESTAMP", "_SYSTEMD_UNI
 
 
 def read_units(names: Sequence[str] = OURS) -> tuple[Unit, ...] | Unknown:
-    """Return the state of each named unit, or Unknown with the reason if systemd does not answer within ANSWER_S."""
+    """Return each named unit, a missing one as inactive; Unknown with the reason if no answer comes within ANSWER_S."""
     words = ("systemctl", "show", f"--property={PROPERTIES}", "--", *names)
     environment = {**os.environ, "LC_ALL": "C.UTF-8"}
     try:

@@ -164,7 +164,7 @@ class FlushTimer:
         return Clue.APPEND in TRANSITIONS[self.phase] if self.has_timer else self._untimed_look_us is None
 
     def _try_enter(self, clue: Clue, since: Span | None = None, flush: Span | None = None) -> bool:
-        """Enter the phase that follows by `clue`, with these spans or None. Return False if the clue means nothing."""
+        """Enter the phase after `clue` with these spans, and reset `_unknown_us`. Return False if there is none."""
         after = TRANSITIONS[self.phase].get(clue)
         if after is None:
             return False

@@ -90,8 +90,8 @@ class Question:
     def kept_bytes(self) -> int | None:
         """The bytes that files may take by SystemMaxUse= and SystemKeepFree=: 0 without SystemMaxUse=, None if unknown.
 
-        journald itself never uses less than the size that it found when it started, which is not visible from outside.
-        Source: cache_space_refresh(), journald-server.c.
+        SystemKeepFree= always leaves them their present size. journald itself never uses less than the size that it
+        found when it started, which is not visible from outside. Source: cache_space_refresh(), journald-server.c.
         """
         instance = self.instance
         use, keep_free = instance.system_max_use_bytes, instance.system_keep_free_bytes
@@ -100,7 +100,7 @@ class Question:
         return min(use, self.allocated_bytes + max(0, instance.available_bytes - keep_free)) if use else 0
 
     def skip(self, reason: Reason, detail: str, until_us: int | None = None) -> Skip:
-        """Return a Skip of the instance's directory; `until_us` is the time of the next try, None if unknown."""
+        """Return a Skip of the directory, `instance` empty; `until_us` is the time of the next try, None if unknown."""
         return Skip(self.instance.directory, reason, detail, until_us)
 
 

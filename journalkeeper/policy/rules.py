@@ -71,7 +71,7 @@ def veto_foreign_owner(case: Case) -> Skip | None:
 
 
 def veto_settling(case: Case) -> Skip | None:
-    """Veto an archive whose ctime is within its settle time, unless the request hurries.
+    """Veto an archive whose ctime is within its settle time of now, past or future, unless the request hurries.
 
     journald renames a file first, sets its state to ARCHIVED later, and copies a NOCOW file last.
     """
@@ -154,7 +154,7 @@ def veto_shared_data(case: Case) -> Skip | None:
 
 
 def veto_closed_window(case: Case) -> Skip | None:
-    """Veto work on an active file while the flush window of its instance is closed."""
+    """Veto work on an active file (WINDOW_CLOSED) while the flush window of its instance is closed."""
     return None if case.at_rest else deferral.wait_for_window(case.file.path, case.window)
 
 

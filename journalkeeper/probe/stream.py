@@ -216,7 +216,7 @@ def _follow(tag: str, sockets: str, directory: str | None) -> Iterator[Iterator[
 
 
 def _connect_stream(identifier: str, sockets: str) -> socket.socket:
-    """Return a socket for lines of `identifier`, as sd_journal_stream_fd(3) makes it, with priority 6."""
+    """Return a socket for lines of `identifier`, as sd_journal_stream_fd(3), with priority 6. Raises: KeeperError."""
     channel = control.connect(f"{sockets}/stdout", socket.SOCK_STREAM)
     channel.shutdown(socket.SHUT_RD)
     channel.sendall(f"{identifier}\n\n6\n0\n0\n0\n0\n".encode())

@@ -86,7 +86,7 @@ def _describe_verdict(verdict: Verdict) -> str:
 
 
 def _sum_up_files(evidence: Evidence) -> str:
-    """Return the number, size, disk space and extents of the files in a sentence, or why they are not known."""
+    """Return a sentence on the number, size, disk space and (ideal) extents of the files, or why they are unknown."""
     if isinstance(evidence.look, Unknown):
         return f"The journal files could not be examined: {evidence.look.why}."
     every = Sums.of(evidence.look.host.files)

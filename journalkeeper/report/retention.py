@@ -155,7 +155,7 @@ def _compute_mean_archive_bytes(files: Sequence[JournalFile]) -> float:
 
 
 def _compute_ratio(files: list[JournalFile]) -> float | Unknown:
-    """Return allocated bytes per disk byte of the archives; Unknown if one is unmeasured or fewer than 2 compressed."""
+    """Return allocated bytes per disk byte of all archives; Unknown if one is unmeasured or fewer than 2 compressed."""
     archives = [file for file in files if file.kind is not Kind.ACTIVE]
     if any(file.disk_bytes is None for file in archives):
         return Unknown("only root can measure the disk space of the archives")
@@ -212,7 +212,7 @@ def _make_retention(
 
 
 def _room_bytes(instance: Instance, files: Sequence[JournalFile]) -> int:
-    """Return the bytes that the journal may take until SystemKeepFree= is reached, with those of its present files.
+    """Return the bytes that the journal may take by SystemKeepFree=: those of its present files, and what is left.
 
     Source: systemd 257, journald-server.c, determine_space.
     """

@@ -228,9 +228,9 @@ def describe_past(story: Story) -> list[str]:
 def explain_decision(
     decisions: Sequence[Decision], window: Window | None, now_us: int, *, watched: bool = True
 ) -> Decision | None:
-    """Return the last of the decisions on a path, with the sentences on all. Return None if there is no decision.
+    """Return the last of the decisions on a path, with `sentences` on all. Return None if there is no decision.
 
-    If the path is not `watched`, nothing is promised of the service.
+    If the path is not `watched`, the last sentence is that of NOT_WATCHED, and nothing is promised of the service.
     """
     said = [line for one in decisions for line in _explain_one(one, window, now_us, watched=watched)]
     said += [] if watched else [Reason.NOT_WATCHED.sentence]
@@ -349,13 +349,13 @@ def _describe_history(kept: HistorySpan) -> str:
 
 
 def describe_limits(kept: HistorySpan) -> list[tuple[str, str]]:
-    """Return (name, text) rows: which limit of journald is reached first, and what is deleted next and about when."""
+    """Return (name, text) rows: always one on journald's first limit, and one on the next deletion if it is known."""
     deletion = _describe_deletion(kept)
     return [("Limit", _describe_limit(kept)), *([("Deletes", deletion)] if deletion else [])]
 
 
 def _describe_limit(kept: HistorySpan) -> str:
-    """Return the limit that is reached first, the use of each limit, and the time that a full journal covers."""
+    """Return the limit reached first, the use of each, and the time that a full journal covers, or only "no limit"."""
     if kept.binding is None:
         return "no limit" if kept.max_use_bytes == 0 else UNKNOWN
     said = f"{kept.binding} is reached first; now {kept.files:,} of at most {pluralize(kept.max_files, 'file')}"

@@ -264,6 +264,7 @@ class Daemon:
         self._tell_followers(Changed())
 
     def _log_exception(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Log an exception in the event loop as a bug. The daemon continues."""
         self.log.log_bug(context["message"], context.get("exception") or RuntimeError(context["message"]))
 
     def _tell_followers(self, notification: Notification) -> None:

@@ -228,7 +228,7 @@ class Worker:
         Raises: as Engine.run.
         """
 
-        def note_plan(host: Host, plan: Plan) -> None:
+        def post_findings_before_actions(host: Host, plan: Plan) -> None:
             if plan.actions and not job:  # without actions the result follows at once
                 self._planned_cpu_s = time.thread_time()
                 self._post(self._make_findings(host, plan, ()))
@@ -241,7 +241,7 @@ class Worker:
             request,
             on_progress=lambda progress: self._post(snapshot.Progressed(job, progress)),
             on_outcome=lambda outcome: self._post(snapshot.FileDone(outcome, now_us())),
-            on_plan=note_plan,
+            on_plan=post_findings_before_actions,
             stop=do_urgent_and_ask_stop,
             origin=origin,
         )
