@@ -117,8 +117,8 @@ class Observer:
         A file or directory that cannot be looked at has a row with a problem, and so has a link in a top to a directory
         that is not below `tops`. A vanished file has no row.
 
-        Raises: NotBtrfsError if no journal directory, or a top without one, is on btrfs; FileError for a top, a
-        directory or a configuration file of journald that cannot be read.
+        Raises: NotBtrfsError if no journal directory is on btrfs, or without any if a top is not; FileError for a top,
+        a directory or a configuration file of journald that cannot be read.
         """
         if not self.shared_us <= now_us < self.next_shared_us:
             self.shared_us = now_us
@@ -129,11 +129,7 @@ class Observer:
         for top in tops:
             if not os.path.isdir(top):
                 raise FileError("look for journals", top, errno.ENOTDIR if os.path.lexists(top) else errno.ENOENT)
-            places = layout.find_directories(top)
-            if not places:
-                with opening.open_directory(os.path.realpath(top)) as fd:
-                    require_btrfs(fd, top)
-            for place in places:
+            for place in layout.find_directories(top):
                 if place.path not in gathered.instances:  # otherwise two tops contain this directory
                     self._look_at_place(place, None, gathered)
         for path, target in (pair for top in tops for pair in layout.find_links(top)):
@@ -145,6 +141,9 @@ class Observer:
         foreign = [row.path for row in gathered.files if row.problem is Reason.NOT_BTRFS]
         if foreign and not gathered.volumes:
             raise NotBtrfsError(foreign[0])
+        for top in tops if not gathered.volumes else ():
+            with opening.open_directory(os.path.realpath(top)) as fd:
+                require_btrfs(fd, top)
         there = {row.path for row in gathered.files}
         self._kept = {path: row for path, row in self._kept.items() if path in there}
         return gathered.build_seen()

@@ -170,7 +170,11 @@ def test_a_host_has_nothing_to_do_only_if_no_journal_directory_is_on_btrfs(top: 
     here, there = str(top), str(elsewhere)
     with pytest.raises(NotBtrfsError, match=re.escape(there)):
         Observer().look([there], now_us=now_us())
-    for mixed in ((there, here), (here, there)):
+    empty = elsewhere / "empty"
+    empty.mkdir()
+    with pytest.raises(NotBtrfsError, match=re.escape(str(empty))):
+        Observer().look([str(empty)], now_us=now_us())
+    for mixed in ((there, here), (here, there), (str(empty), here)):
         assert Observer().look(mixed, now_us=now_us()).instances
     with pytest.raises(FileError, match="gone"):
         Observer().look([there, str(elsewhere / "gone")], now_us=now_us())
