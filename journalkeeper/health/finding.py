@@ -147,7 +147,7 @@ def list_names(names: Iterable[str]) -> str:
 
 
 def shorten(text: str, longest: int = NAME_CHARACTERS) -> str:
-    """Return `text` in at most `longest` characters (3 or more). The ends stay, because they distinguish files."""
+    """Return `text` in at most `longest` characters (5 or more). The ends stay, because they distinguish files."""
     if len(text) <= longest:
         return text
     head = longest // 2

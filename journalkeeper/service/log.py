@@ -105,7 +105,8 @@ class Log:
         self._said: dict[str, tuple[str, float]] = {}
 
     def say(self, priority: int, sentence: str, event: Event | Outcome = Event.CONDITION) -> None:
-        """Log a sentence with a syslog priority: 3 error, 4 warning, 6 information. Never wait, and raise no OSError.
+        """Log a sentence with a syslog priority: 3 error, 4 warning, 6 information. Never wait for journald, or raise
+        OSError.
 
         An outcome is the event of its result, and the entry gets its numbers as fields.
         """
