@@ -120,6 +120,17 @@ def test_the_remedy_of_a_damaged_active_file_does_not_take_it_from_journald(
 
 
 @pytest.mark.parametrize(
+    ("options", "obstacle"), [("remount,ro", Obstacle.READ_ONLY), ("remount,bind,ro", Obstacle.MOUNT)]
+)
+def test_a_filesystem_after_an_error_is_not_taken_for_a_replaced_directory(
+    volume: ScratchVolume, options: str, obstacle: Obstacle
+) -> None:
+    path = str(volume.mountpoint)
+    run("mount", "-o", options, path)
+    assert find_unwritable(path, (), {}) == {path: obstacle}
+
+
+@pytest.mark.parametrize(
     ("cause", "obstacle"),
     [("btrfs property set {} ro true", Obstacle.SUBVOLUME), ("chattr +i {0} {0}/" + MACHINE, Obstacle.ATTRIBUTE)],
 )
