@@ -313,8 +313,12 @@ def find_mount_line(fd: int) -> str | None:
 
 def parse_options(line: str) -> tuple[str, ...]:
     """Return the options in a line of mountinfo, each once: the mount's, then the filesystem's. "ro" replaces "rw"."""
-    fields = line.rstrip("\n").split(" ")
-    words = dict.fromkeys([*fields[5].split(","), *fields[-1].split(",")])
+    words = dict.fromkeys([*line.split(" ")[5].split(","), *parse_filesystem_options(line)])
     if "ro" in words:
         words.pop("rw", None)
     return tuple(words)
+
+
+def parse_filesystem_options(line: str) -> list[str]:
+    """Return the filesystem's own options in a line of mountinfo, without the mount's; [""] for an empty line."""
+    return line.rstrip("\n").rpartition(" ")[2].split(",")

@@ -80,9 +80,9 @@ def _find_obstacle(path: str, mounts: Mounts) -> dict[str, Obstacle]:
         return {}
     if os.statvfs(path).f_flag & os.ST_RDONLY:
         with opening.hold(os.open(path, os.O_PATH | os.O_CLOEXEC)) as fd:
-            filesystem_options = (volume.find_mount_line(fd) or "").rstrip("\n").rpartition(" ")[2]
+            options = volume.parse_filesystem_options(volume.find_mount_line(fd) or "")
         # the filesystem itself after an error; else the mount was made after the start: ReadWritePaths= are writable
-        return {path: Obstacle.READ_ONLY if "ro" in filesystem_options.split(",") else Obstacle.MOUNT}
+        return {path: Obstacle.READ_ONLY if "ro" in options else Obstacle.MOUNT}
     if top := _find_read_only_subvolume(path):
         return {top: Obstacle.SUBVOLUME}
     status = os.stat(path)
