@@ -32,7 +32,7 @@ from journalkeeper.metrics import prometheus
 from journalkeeper.model import Action, JournalFile, Outcome, Reason, Skip, Window
 from journalkeeper.model.manager import Manager
 from journalkeeper.model.run import Counters, Run, Sample, Totals, Wait
-from journalkeeper.model.schema import Row, rows
+from journalkeeper.model.schema import Row, list_rows
 from journalkeeper.service.log import Event
 
 HERE: Final = Path(__file__).parent
@@ -93,7 +93,7 @@ def _page(template: str, day: str) -> Iterator[str]:
 
 def _keys(macro: re.Match[str]) -> str:
     """Return the keys of a record with their meanings, as one sentence."""
-    shown = [f"`{row.key}`{_meaning(row)}" for row in rows(RECORDS[macro[1]])]
+    shown = [f"`{row.key}`{_meaning(row)}" for row in list_rows(RECORDS[macro[1]])]
     if macro[2]:
         shown[-1] = f"and {shown[-1]}"
     return ", ".join(shown)

@@ -21,7 +21,7 @@ from journalkeeper.cli.status import StatusAnswer
 from journalkeeper.model import JournalFile, Plan, Reason
 from journalkeeper.model.manager import Facts
 from journalkeeper.model.run import Report
-from journalkeeper.model.schema import Word, rows, split_hint
+from journalkeeper.model.schema import Word, list_rows, split_hint
 from journalkeeper.probe.compare import LabAnswer
 from journalkeeper.report.story import DirectoriesAnswer, Story
 
@@ -93,7 +93,7 @@ def make_schema(hint: Any) -> dict[str, Any]:  # noqa: PLR0911 - one for each fo
 def _make_object(kind: type) -> dict[str, Any]:
     """Return the schema of a record. The keys of an inline record are its own."""
     found: dict[str, Any] = {"type": "object", "required": [], "properties": {}}
-    for row in rows(kind):
+    for row in list_rows(kind):
         schema = make_schema(_drop_none(row.hint) if row.about.optional else row.hint)
         if row.about.inline:
             found["required"] += [] if row.nullable else schema["required"]

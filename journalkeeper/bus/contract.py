@@ -16,7 +16,7 @@ from journalkeeper.bus.names import shorten, to_ascii
 from journalkeeper.model import JournalFile, Request
 from journalkeeper.model.errors import UsageError
 from journalkeeper.model.manager import Treatment
-from journalkeeper.model.schema import Row, bus_rows
+from journalkeeper.model.schema import Row, list_bus_rows
 from journalkeeper.model.units import parse_compression
 
 Args = tuple[tuple[str, str], ...]
@@ -70,7 +70,7 @@ REQUEST: Final = (("paths", "as"), ("compress", "s"), ("flags", "t"))
 JOB: Final = ("job", "o")
 ID: Final = ("id", "u")
 
-FILE: Final = (*bus_rows(JournalFile), *bus_rows(Treatment))
+FILE: Final = (*list_bus_rows(JournalFile), *list_bus_rows(Treatment))
 """The keys of a file in the answer of ListFiles."""
 
 JOB_NEW: Final = Signal(names.MANAGER, "JobNew", (ID, JOB), "A job was put into the queue.")

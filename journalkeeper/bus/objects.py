@@ -22,7 +22,7 @@ from journalkeeper.model import JournalFile, Outcome, Plan, Result
 from journalkeeper.model.errors import BusyError
 from journalkeeper.model.manager import JobState, Manager, Treatment
 from journalkeeper.model.run import Progress, Report
-from journalkeeper.model.schema import SIGNATURES, UNKNOWN, bus_rows, to_json, write_json
+from journalkeeper.model.schema import SIGNATURES, UNKNOWN, list_bus_rows, to_json, write_json
 from journalkeeper.model.units import U64_MAX
 from journalkeeper.service import snapshot as snapshots
 
@@ -230,13 +230,13 @@ MANAGER: Final = Interface(
         Method("Reload", reload, action=names.ACTION_MANAGE),
     ),
     (contract.JOB_NEW, contract.JOB_REMOVED, contract.FILE_DEFRAGMENTED),
-    bus_rows(Manager),
+    list_bus_rows(Manager),
 )
 
 JOB_INTERFACE: Final = Interface(
     names.JOB,
     "Work that a caller asked for, at /org/journalkeeper1/job/ and its number, while it is queued or running.",
-    properties=(*bus_rows(JobState), *bus_rows(Progress)),
+    properties=(*list_bus_rows(JobState), *list_bus_rows(Progress)),
 )
 
 
@@ -277,7 +277,7 @@ def to_values(*records: object) -> Values:
     """
     found: Values = {}
     for record in records:
-        for row in bus_rows(type(record)):
+        for row in list_bus_rows(type(record)):
             value = getattr(record, row.attribute)
             if value is None:
                 value = UNKNOWN[row.signature] if row.about.none is None else row.about.none

@@ -33,7 +33,7 @@ from journalkeeper.model import Reason, Result, Skip
 from journalkeeper.model.run import HistoryEntry, Sample
 from journalkeeper.model.sentences import BY
 from journalkeeper.model.units import escape, format_size, pluralize, spell_size
-from journalkeeper.report.text import moment
+from journalkeeper.report.text import format_moment
 
 
 class HistoryAnswer(NamedTuple):
@@ -44,7 +44,7 @@ class HistoryAnswer(NamedTuple):
 
 
 _SAMPLES: Final[tuple[Column[Sample], ...]] = (
-    Column("TIME", lambda sample: moment(sample.when_us)),
+    Column("TIME", lambda sample: format_moment(sample.when_us)),
     Column("EXTENTS", lambda sample: str(sample.extents), right=True),
     Column("IDEAL", lambda sample: str(sample.ideal_extents), right=True),
     Column("SIZE", lambda sample: format_size(sample.size_bytes), right=True),
@@ -55,7 +55,7 @@ _SAMPLES: Final[tuple[Column[Sample], ...]] = (
 def _make_columns(width: int | None) -> tuple[Column[HistoryEntry], ...]:
     """Return the columns TIME, RUN BY and OUTCOME. `width` is for `describe_outcome`."""
     return (
-        Column("TIME", lambda entry: moment(entry.when_us)),
+        Column("TIME", lambda entry: format_moment(entry.when_us)),
         Column("RUN BY", lambda entry: escape(BY.get(entry.origin, entry.origin))),
         Column("OUTCOME", lambda entry: describe_outcome(entry.outcome, width), gives="text"),
     )

@@ -23,7 +23,7 @@ from typing import NamedTuple
 from journalkeeper.cli.context import Context
 from journalkeeper.model.schema import Span
 from journalkeeper.model.units import INFINITY_US, TIME_LIMIT_US, parse_span_us
-from journalkeeper.report.text import when
+from journalkeeper.report.text import format_minute
 
 
 class PauseAnswer(NamedTuple):
@@ -54,7 +54,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
         else:
             span_us = args.span if context.now_us + args.span < TIME_LIMIT_US else 0
             service.pause(span_us)
-            until = f"until {when(context.now_us + span_us)}" if span_us else "until `journalkeeper resume`"
+            until = f"until {format_minute(context.now_us + span_us)}" if span_us else "until `journalkeeper resume`"
             answer = PauseAnswer(paused=True, span_us=span_us or None)
             text = f"Paused {until}: the service works only on request."
     context.output.show(answer, [text])

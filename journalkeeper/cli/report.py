@@ -29,7 +29,7 @@ from journalkeeper.health.finding import judge
 from journalkeeper.model.errors import KeeperError, NeedsRootError
 from journalkeeper.model.schema import Count
 from journalkeeper.model.units import escape, spell_size
-from journalkeeper.report.page import MARK, page
+from journalkeeper.report.page import MARK, render_page
 from journalkeeper.whole_file import open_directory, write_whole
 
 MODE: Final = 0o600
@@ -89,7 +89,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
     if isinstance(evidence.look, Unknown) and isinstance(evidence.journal, Unknown):
         raise (NeedsRootError if missing[0].needs_root else KeeperError)(missing[0].why)
     context.output.note(*(f"the page lacks a part: {why}" for why in dict.fromkeys(part.why for part in missing)))
-    text = page(evidence, judge(evidence, DOCTOR_RULES), os.uname().nodename)
+    text = render_page(evidence, judge(evidence, DOCTOR_RULES), os.uname().nodename)
     write_whole("write the report", path, text, mode=MODE, replace=replaces)
     size = len(text.encode())
     summary = f"Wrote {escape(path)}: {spell_size(size)}, for any browser; only its owner may read it."

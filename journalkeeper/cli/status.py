@@ -32,7 +32,7 @@ from journalkeeper.model.schema import Count, Sometimes
 from journalkeeper.model.sentences import BY
 from journalkeeper.model.units import escape, format_span, pluralize, spell_size
 from journalkeeper.report.story import describe_limits, name_facts
-from journalkeeper.report.text import describe_total_saving, moment
+from journalkeeper.report.text import describe_total_saving, format_moment
 
 
 class StatusAnswer(NamedTuple):
@@ -158,7 +158,7 @@ def _list_service_facts(evidence: Evidence, verdict: str) -> list[tuple[str, str
 
 def _describe_window(live: Manager) -> str:
     """Return "open: ..." or, also for an unknown window, "closed: ...", with the time of the next flush if known."""
-    flush = moment(live.next_flush_us) if live.next_flush_us else ""
+    flush = format_moment(live.next_flush_us) if live.next_flush_us else ""
     if live.window_open:
         return f"open: active files can be rewritten{f' until just before the flush at {flush}' if flush else ''}"
     return f"closed: no rewrite of active files before journald's next flush{f' at {flush}' if flush else ''}"
@@ -170,4 +170,4 @@ def _describe_run(run: Run, unended: str) -> str:
     number = run.done + run.skipped + run.failed
     actions = f"{run.done} of {pluralize(number, 'action')} done, {run.failed} failed" if number else "no action done"
     actions += f", {spell_size(run.bytes_written)} rewritten" if run.bytes_written else ""
-    return f"{moment(run.began_us)} by {BY.get(run.origin, run.origin)}, {took}: {actions}"
+    return f"{format_moment(run.began_us)} by {BY.get(run.origin, run.origin)}, {took}: {actions}"

@@ -18,7 +18,7 @@ from journalkeeper.cli.table import GREEN, GREY, LEAST_PATH, RED, YELLOW, Column
 from journalkeeper.health.verdict import describe_waits, drop_echoes, find_noun
 from journalkeeper.model import JournalFile, Outcome, Reason, Request, Result, Skip, Verb, sentences
 from journalkeeper.model.errors import NeedsRootError
-from journalkeeper.model.sentences import NO_JOURNAL, short_name
+from journalkeeper.model.sentences import NO_JOURNAL, shorten_path
 from journalkeeper.model.units import escape, parse_compression, pluralize, spell_size
 
 NEXT: Final = {
@@ -161,7 +161,7 @@ def describe_no_actions(skipped: Sequence[Skip]) -> str:
 
 def describe_outcome(outcome: Outcome, width: int | None) -> str:
     """Return the sentence on an outcome, escaped for a terminal, with a short name unless `width` is None."""
-    name = short_name(outcome.path) if is_on_file(outcome.action) else outcome.path
+    name = shorten_path(outcome.path) if is_on_file(outcome.action) else outcome.path
     return escape(sentences.describe_outcome(outcome, name if width is None else elide(name, LEAST_PATH)))
 
 

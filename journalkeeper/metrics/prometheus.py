@@ -18,7 +18,7 @@ from journalkeeper import __version__
 from journalkeeper.config import Config
 from journalkeeper.model import Host, JournalFile, Kind, Outcome, Plan, Reason, Result, Sums, Verb
 from journalkeeper.model.run import Counters
-from journalkeeper.model.schema import Key, Row, rows
+from journalkeeper.model.schema import Key, Row, list_rows
 from journalkeeper.model.units import SECOND_US
 from journalkeeper.policy.cost import becomes_compressed, is_fragmented
 
@@ -128,7 +128,7 @@ def _make_families(kind: type, read: Callable[[Facts], object]) -> list[Family]:
     """
     return [
         Family(row.about.metric_name or _name_metric(row), row.about.metric, partial(_read_sample, row, read))
-        for row in rows(kind)
+        for row in list_rows(kind)
         if row.about.metric
     ]
 

@@ -136,7 +136,7 @@ class JournalFile(NamedTuple):
 
         An extent has at most 128 MiB, or 128 KiB if the file is compressed. Holes and unwritten space need none.
         """
-        return min(self.extents.total, ideal_extents(self.extents.data_bytes, compressed=self.compressed))
+        return min(self.extents.total, count_ideal_extents(self.extents.data_bytes, compressed=self.compressed))
 
     @property
     def shared_bytes(self) -> Annotated[Count, Key(bus="SharedSize", metric="Bytes that other files share, too.")]:
@@ -157,7 +157,7 @@ class JournalFile(NamedTuple):
         return self.path.rpartition("/")[0]
 
 
-def ideal_extents(data_bytes: int, *, compressed: bool) -> int:
+def count_ideal_extents(data_bytes: int, *, compressed: bool) -> int:
     """Return the number of extents that btrfs needs for `data_bytes`: 128 KiB each if `compressed`, else 128 MiB."""
     longest = MAX_COMPRESSED_EXTENT_BYTES if compressed else MAX_EXTENT_BYTES
     return -(-data_bytes // longest)

@@ -228,14 +228,14 @@ NONE_YET: Final = Progress(0, 0, "", 0, 0)
 
 
 class Meter:
-    """A counter of bytes over a whole run. It calls `tell` with the Progress `now` at each step.
+    """A counter of bytes over a whole run. It calls `report` with the Progress `now` at each step.
 
     A file counts at most its planned bytes. When the work on the next file begins, a file that was skipped or ended
     early counts in full.
     """
 
-    def __init__(self, actions: tuple[Action, ...], tell: Callable[[Progress], None]) -> None:
-        self._tell = tell
+    def __init__(self, actions: tuple[Action, ...], report: Callable[[Progress], None]) -> None:
+        self._report = report
         total_bytes = sum(part.length for action in actions for part in action.ranges)
         self.now = Progress(0, sum(bool(action.ranges) for action in actions), "", 0, total_bytes)
         self._end_bytes = 0
@@ -250,13 +250,13 @@ class Meter:
             return
         self.now = self.now._replace(number=self.now.number + 1, path=action.path, done_bytes=self._end_bytes)
         self._end_bytes += sum(part.length for part in action.ranges)
-        self._tell(self.now)
+        self._report(self.now)
 
     def add(self, length: int) -> None:
-        """Add `length` bytes to the done bytes of the present file, and call `tell` with the new Progress.
+        """Add `length` bytes to the done bytes of the present file, and call `report` with the new Progress.
 
-        A file never counts more than its planned bytes, even if some bytes are rewritten a second time. `tell` is
+        A file never counts more than its planned bytes, even if some bytes are rewritten a second time. `report` is
         called at every call, even if the sum stays the same.
         """
         self.now = self.now._replace(done_bytes=min(self.now.done_bytes + length, self._end_bytes))
-        self._tell(self.now)
+        self._report(self.now)

@@ -99,7 +99,7 @@ def split_hint(hint: Any) -> tuple[Any, bool, list[Any]]:
 
 
 @cache
-def rows(kind: Any) -> tuple[Row, ...]:
+def list_rows(kind: Any) -> tuple[Row, ...]:
     """Return a description of each published value of a record class: its fields, then its properties with a Key."""
     hints = get_type_hints(kind, include_extras=True)
     for name, member in vars(kind).items():
@@ -135,7 +135,7 @@ def to_json(value: Any) -> Any:
         return [to_json(one) for one in value]
     found: dict[str, Any] = {}
     kind: Any = type(value)
-    for row in rows(kind):
+    for row in list_rows(kind):
         one = getattr(value, row.attribute)
         if row.about.inline:
             found |= to_json(one) or {}
@@ -174,22 +174,23 @@ def parse_record(kind: type[T], written: Mapping[str, Any]) -> T:
         raise ValueError(f"{kind.__name__}.{wrong['loc'][-1]}: {wrong['input']!r:.40} is not possible") from error
 
 
-def bus_rows(kind: type) -> tuple[Row, ...]:
+def list_bus_rows(kind: type) -> tuple[Row, ...]:
     """Return the rows of a record class whose values are published as D-Bus properties, without hidden values."""
-    return tuple(row for row in rows(kind) if row.about.bus is not None)
+    return tuple(row for row in list_rows(kind) if row.about.bus is not None)
 
 
 def name_fields(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the given D-Bus properties by the fields of record class `kind`, a Key's `none` as None. Ignore others."""
-    there = [row for row in bus_rows(kind) if row.bus in values]
+    there = [row for row in list_bus_rows(kind) if row.bus in values]
     return {row.attribute: None if values[row.bus] == row.about.none else values[row.bus] for row in there}
 
 
-def column(name: str) -> str:
+def name_column(name: str) -> str:
     """Return the name of the SQL column for a field. A field in seconds ("_s") has a column in microseconds ("_us")."""
     return f"{name.removesuffix('_s')}_us" if name.endswith("_s") else name
 
 
 def to_columns(value: Any) -> dict[str, Any]:
     """Return all fields of a record by their SQL columns, hidden fields included. Seconds become microseconds."""
-    return {column(name): round(one * 1e6) if isinstance(one, float) else one for name, one in value._asdict().items()}
+    fields = value._asdict().items()
+    return {name_column(name): round(one * 1e6) if name.endswith("_s") else one for name, one in fields}

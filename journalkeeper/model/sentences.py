@@ -32,7 +32,7 @@ BY: Final = {"": "unknown", "daemon": "the service", "bus": "a user's request", 
 MACHINE_ID: Final = re.compile("[0-9a-f]{32}")
 
 
-def short_name(path: str) -> str:
+def shorten_path(path: str) -> str:
     """Return the name of the file at `path`, with its directory's unless it is unique: it begins with a machine id, or
     is an archive (@) in a directory whose name is one.
     """
@@ -49,7 +49,7 @@ def describe_outcome(outcome: Outcome, name: str = "") -> str:
     `name` replaces the short name of the file, or the path of the directory. Names and details are not escaped.
     """
     directory = outcome.action is Verb.SET_NOCOW
-    name = name or (outcome.path if directory else short_name(outcome.path))
+    name = name or (outcome.path if directory else shorten_path(outcome.path))
     if outcome.result is not Result.DONE:
         if outcome.reason is Reason.NO_GAIN and outcome.extents_after:
             return f"{name}: {outcome.detail}"

@@ -193,9 +193,9 @@ class Compression(NamedTuple):
         return self.algorithm if self.level is None else f"{self.algorithm}:{self.level}"
 
 
-def explain_lost_level(asked: Compression, who: str) -> str:
-    """Return the detail for a rewrite with the level of the mount, because `who` takes no level."""
-    return f"as {asked.algorithm}, not {asked}: {who} takes no level"
+def explain_lost_level(asked: Compression, tool: str) -> str:
+    """Return the detail for a rewrite with the level of the mount, because `tool` takes no level."""
+    return f"as {asked.algorithm}, not {asked}: {tool} takes no level"
 
 
 def parse_compression(text: str) -> Compression | None:

@@ -17,7 +17,7 @@ from math import inf
 from typing import Final
 
 from journalkeeper.config import Config
-from journalkeeper.model import MIB, Action, JournalFile, Kind, Outcome, Range, Reason, Skip, Verb, ideal_extents
+from journalkeeper.model import MIB, Action, JournalFile, Kind, Outcome, Range, Reason, Skip, Verb, count_ideal_extents
 from journalkeeper.model.plans import join_ranges
 from journalkeeper.model.units import Compression, parse_compression, pluralize
 from journalkeeper.policy.case import Case
@@ -73,7 +73,7 @@ def is_useless_rewrite(extents_before: int, extents_expected: int, extents_after
 
 def least_extents(runs: Iterable[tuple[int, int]], *, compressed: bool) -> int:
     """Return the fewest extents that data in these (offset, length) runs can have. Runs must not touch each other."""
-    return sum(ideal_extents(length, compressed=compressed) for _, length in runs)
+    return sum(count_ideal_extents(length, compressed=compressed) for _, length in runs)
 
 
 FALLOCATE_BYTES: Final = 8 * MIB
@@ -103,7 +103,7 @@ def _judge_archive(case: Case) -> Action | Skip:
     verb = Verb.DEFRAGMENT if compression is None else Verb.COMPRESS
     if case.other_compression:
         # A defragmentation leaves compressed extents of full length as they are: only a copy is plain.
-        ideal = ideal_extents(file.size_bytes, compressed=compression is not None)
+        ideal = count_ideal_extents(file.size_bytes, compressed=compression is not None)
         verb = Verb.REWRITE if compression is None else verb
         return _plan_whole_file(case, verb, Reason.ASKED)._replace(extents_expected=max(1, ideal))
     if (reason := _find_archive_gain(case, compression)) is not None:
@@ -136,7 +136,7 @@ def _find_archive_gain(case: Case, compression: Compression | None) -> Reason | 
 
 def _count_extents_after(file: JournalFile, compression: Compression | None) -> int:
     """Return the ideal number of extents after a rewrite. Only a file that becomes compressed can get more than now."""
-    ideal = ideal_extents(file.extents.data_bytes, compressed=compression is not None or file.compressed)
+    ideal = count_ideal_extents(file.extents.data_bytes, compressed=compression is not None or file.compressed)
     return ideal if compression is not None and not file.compressed else min(ideal, file.extents.total)
 
 
@@ -177,7 +177,7 @@ def _judge_active(case: Case) -> Action | Skip:
         return Skip(file.path, Reason.NO_GAIN, f"{count}; no MiB has {most} extents to merge (ExtentsPerMiB=)")
     parts = (Range(mib * MIB, min(MIB, file.size_bytes - mib * MIB), file.extents.per_mib[mib]) for mib in costly)
     ranges = join_ranges(parts)
-    stay = len(costly) * ideal_extents(MIB, compressed=file.compressed)
+    stay = len(costly) * count_ideal_extents(MIB, compressed=file.compressed)
     stay += sum(extents for mib, extents in enumerate(file.extents.left_per_mib) if mib in costly)
     return _plan_whole_file(case, Verb.DEFRAGMENT, Reason.FRAGMENTED)._replace(
         ranges=ranges,
@@ -194,7 +194,7 @@ def find_costly_mibs(file: JournalFile, config: Config, unshares: str = "yes") -
     `unshares` is AllowUnshare=: with auto, a MiB needs more extents if it shares data; with no, it must share none.
     MiBs behind the end of the file are left out: the file may have been truncated after its extents were counted.
     """
-    threshold = max(config.defrag.extents_per_mib, ideal_extents(MIB, compressed=file.compressed) + 1)
+    threshold = max(config.defrag.extents_per_mib, count_ideal_extents(MIB, compressed=file.compressed) + 1)
     price = {"yes": 0.0, "auto": TWICE / MIB, "no": inf}[unshares]
     inside = file.extents.per_mib[: -(-file.size_bytes // MIB)]
     left, shared = (row[: len(inside)] for row in (file.extents.left_per_mib, file.extents.shared_per_mib))
@@ -216,7 +216,7 @@ def is_fragmented(file: JournalFile, after: Outcome | None, config: Config) -> b
     total = file.extents.total if after is None else after.extents_after
     if total < config.defrag.min_extents:
         return False  # a rewrite cannot save so many; most files end here
-    whole = ideal_extents(file.extents.data_bytes, compressed=becomes_compressed(file, config))
+    whole = count_ideal_extents(file.extents.data_bytes, compressed=becomes_compressed(file, config))
     return total - whole >= config.defrag.min_extents and total > whole * NEAR_IDEAL
 
 

@@ -19,7 +19,7 @@ from journalkeeper.health.finding import supply
 from journalkeeper.model import Result
 from journalkeeper.model.run import HistoryEntry, Totals
 from journalkeeper.model.units import DAY_US, HOUR_US, pluralize, quantile, spell_time
-from journalkeeper.report.text import UNKNOWN, day, hour, when
+from journalkeeper.report.text import UNKNOWN, format_axis_time, format_day, format_minute
 
 ROWS: Final = 160
 LABELS: Final = 4
@@ -79,24 +79,24 @@ class Chart(NamedTuple):
 
         `times` must not be empty.
         """
-        last, form = self.columns - 1, _choose_form(self.times)
+        last, form = self.columns - 1, _choose_time_format(self.times)
         chosen = sorted({last * part // (LABELS - 1) for part in range(LABELS)})
         places = [
             (round((column + 0.5) / self.columns * 100, 2), column) for column in chosen if column < len(self.times)
         ]
         return [(x, _align_label(x), form(self.times[column])) for x, column in places]
 
-    def down(self, height: float) -> float:
+    def get_y(self, height: float) -> float:
         """Return the SVG y coordinate of `height`. A value outside the chart gets the coordinate of its edge."""
         top = self.levels[-1][0] or 1
         return round(ROWS * (1 - min(max(height, 0), top) / top), 1)
 
-    def path(self, layer: Layer) -> str:
+    def make_path(self, layer: Layer) -> str:
         """Return the commands of an SVG path that draws the layer as a stepped line, with a gap for each None."""
         found, pen = [], False
         for column, height in enumerate(layer.heights):
             if height is not None:
-                found.append(f"{'V' if pen else f'M{column} '}{self.down(height):g}H{column + 1}")
+                found.append(f"{'V' if pen else f'M{column} '}{self.get_y(height):g}H{column + 1}")
             pen = height is not None
         return "".join(found)
 
@@ -114,7 +114,7 @@ class ChartTable(NamedTuple):
     rows: tuple[tuple[str, ...], ...]
     words_last: bool = False
 
-    def side(self, column: int) -> str:
+    def align_cell(self, column: int) -> str:
         """Return the CSS classes of a cell: "left" for the first column, "left long" for last words, else "right"."""
         if self.words_last and column == len(self.heads) - 1:
             return "left long"
@@ -127,7 +127,7 @@ class Figure(NamedTuple):
     `chart` is None if there is nothing to draw; then the summary is the reason.
     """
 
-    said: str
+    summary: str
     chart: Chart | None = None
     table: ChartTable | None = None
     notes: tuple[str, ...] = ()
@@ -155,9 +155,9 @@ def _choose_levels(high: float, unit: str = "") -> tuple[tuple[float, str], ...]
     return tuple((level, f"{level:g}{unit}" if unit else f"{level:,.0f}") for level in levels if unit or level % 1 == 0)
 
 
-def _choose_form(times: Sequence[int]) -> Callable[[int], str]:
+def _choose_time_format(times: Sequence[int]) -> Callable[[int], str]:
     """Return the function that labels times on an axis: by the day if they span over four days, else by the hour."""
-    return day if times[-1] - times[0] > 4 * DAY_US else hour
+    return format_day if times[-1] - times[0] > 4 * DAY_US else format_axis_time
 
 
 def _divide(low_us: int, high_us: int, most: int) -> range:
@@ -198,12 +198,10 @@ def draw_boots(journal: Journal, evidence: Evidence) -> Figure:
         times=times,
         levels=_choose_levels(max(known_s, default=0.0), " s"),
         layers=(userspace, flush),
-        mark=(first, f"installed {_choose_form(times)(since_us)}") if first else None,
+        mark=(first, f"installed {_choose_time_format(times)(since_us)}") if first else None,
     )
-    columns = list(zip(times, userspace.heights, flush.heights, strict=True))
-    rows = tuple(
-        (when(at), _describe_time(whole), _describe_time(part)) for at, whole, part in columns[::-1][:MOST_ROWS]
-    )
+    columns = list(zip(times, userspace.heights, flush.heights, strict=True))[::-1]
+    rows = tuple((format_minute(at), *map(_describe_time, spans_s)) for at, *spans_s in columns[:MOST_ROWS])
     part = f"The newest {len(rows)} of {len(journal.boots):,} boots"
     caption = part if len(rows) < len(shown) else "Boots, the newest first"
     table = ChartTable(caption, ("Boot of", "Userspace", "Flush"), rows)
@@ -268,17 +266,20 @@ def draw_extents(record: Recorded, evidence: Evidence) -> Figure:
         Layer("extents", "in all files", tuple(max(one.extents for one in some) for some in spans)),
         Layer("rewrites", "a rewrite or rotation", ticks, bars=True),
     )
-    said = f"{pluralize(last.extents, 'extent')} at {when(last.when_us)}, where {last.ideal_extents:,} would be ideal."
+    said = f"{pluralize(last.extents, 'extent')} at {format_minute(last.when_us)}"
+    said += f", where {last.ideal_extents:,} would be ideal."
     chosen = moments[:: -ceil(len(moments) / MOST_ROWS)]
-    rows = tuple(
-        (when(one.when_us), f"{one.extents:,}", f"{one.ideal_extents:,}", f"{one.active_extents:,}", f"{one.files:,}")
-        for one in chosen
-    )
+    rows = tuple(map(_tabulate_totals, chosen))
     table = ChartTable(
         "Extents over time, the newest first", ("Time", "Extents", "Ideal", "In active files", "Files"), rows
     )
     notes = _describe_omission(len(record.totals) - len(kept), "note")
     return Figure(said, Chart(times, levels, layers), table, tuple(notes))
+
+
+def _tabulate_totals(one: Totals) -> tuple[str, ...]:
+    counts = (one.extents, one.ideal_extents, one.active_extents, one.files)
+    return format_minute(one.when_us), *(f"{count:,}" for count in counts)
 
 
 def sum_instances(rows: Sequence[Totals]) -> list[Totals]:
@@ -308,7 +309,8 @@ def draw_intake(journal: Journal, now_us: int) -> Figure:
     said = f"Of {pluralize(len(waits), 'message')}, 99 in 100 waited at most {most}, the longest {longest}."
     notes = []
     if not journal.complete and journal.oldest_us is not None:
-        notes.append(f"The journal was read back to {when(journal.oldest_us)} only; older messages are not counted.")
+        oldest = format_minute(journal.oldest_us)
+        notes.append(f"The journal was read back to {oldest} only; older messages are not counted.")
     notes += _describe_omission(len(journal.intake) - len(kept), "message")
     times = _divide(kept[0].when_us, kept[-1].when_us, min(MOST_SPANS, max(MOST_ROWS, len(kept) // SPAN_MESSAGES)))
     spans = [sorted(entry.wait_us for entry in some) for some in _group_by_time(times, kept)]
@@ -333,7 +335,7 @@ def _tabulate_spans(kept: Sequence[Intake]) -> Iterator[tuple[str, ...]]:
         if some:
             waits = sorted((entry.wait_us, entry.unit) for entry in some)
             spans = (spell_time(quantile([wait_us for wait_us, _ in waits], part) / 1e6) for part in (500, 990, 1000))
-            yield when(at), f"{len(waits):,}", *spans, waits[-1][1] or UNKNOWN
+            yield format_minute(at), f"{len(waits):,}", *spans, waits[-1][1] or UNKNOWN
 
 
 def _scale_wait(wait_us: float) -> float:

@@ -20,7 +20,7 @@ from journalkeeper.model.sentences import describe_outcome
 from journalkeeper.model.units import escape, format_size, pluralize, spell_size
 from journalkeeper.report import charts
 from journalkeeper.report.charts import ChartTable
-from journalkeeper.report.text import UNKNOWN, describe_total_saving, when
+from journalkeeper.report.text import UNKNOWN, describe_total_saving, format_minute
 
 MARK: Final = '<meta name="generator" content="journalkeeper">'
 """The element of the template by which `report` knows its own page."""
@@ -33,7 +33,7 @@ LONG: Final = 600
 """The most characters of a name, and of a sentence or a command. A unit's name can have 10 kB."""
 
 
-def page(evidence: Evidence, verdict: Verdict, host: str) -> str:
+def render_page(evidence: Evidence, verdict: Verdict, host: str) -> str:
     """Return the HTML page of `host`, with the newest MOST_ACTIONS past actions."""
     template = _make_environment().get_template("page.html")
     return template.render(**_make_overview(evidence, verdict, host), **_tabulate_past(evidence))
@@ -65,7 +65,7 @@ def _make_overview(evidence: Evidence, verdict: Verdict, host: str) -> dict[str,
     counters = None if isinstance(record, Unknown) else record.counters
     return {
         "host": host,
-        "now": when(evidence.now_us),
+        "now": format_minute(evidence.now_us),
         "seen": _sum_up_files(evidence),
         "said": _describe_verdict(verdict),
         "saving": describe_total_saving(counters) if counters else "",
@@ -93,7 +93,7 @@ def _sum_up_files(evidence: Evidence) -> str:
     disk, extents = every.disk_bytes, pluralize(every.extents, "extent")
     said = f"{pluralize(every.files, 'file')} of {spell_size(every.size_bytes)}"
     said += f", on disk {UNKNOWN if disk is None else spell_size(disk)}"
-    return f"{said}, in {extents} where {every.ideal_extents:,} would be ideal, at {when(evidence.now_us)}."
+    return f"{said}, in {extents} where {every.ideal_extents:,} would be ideal, at {format_minute(evidence.now_us)}."
 
 
 def _tabulate_past(evidence: Evidence) -> dict[str, Any]:
@@ -106,7 +106,7 @@ def _tabulate_past(evidence: Evidence) -> dict[str, Any]:
     if len(newest) < len(entries):
         caption = f"The newest {len(newest)} of {len(entries):,} actions; `journalkeeper history` shows all"
     rows = tuple(
-        (when(entry.when_us), format_size(entry.outcome.bytes_written), describe_outcome(entry.outcome))
+        (format_minute(entry.when_us), format_size(entry.outcome.bytes_written), describe_outcome(entry.outcome))
         for entry in newest
     )
     done = ChartTable(caption, ("Time", "Written", "Action"), rows, words_last=True) if entries else None

@@ -112,13 +112,13 @@ def retention(look: Look, storage: Storage) -> Retention | Unknown:
     if not main:
         return Unknown("this machine's main journald writes to none of the configured directories")
     files = [file for file in look.host.files if file.directory == main[0].directory and not file.problem]
-    ratio, rate = _compute_ratio(files), bytes_per_day(main[0], files)
+    ratio, rate = _compute_ratio(files), compute_bytes_per_day(main[0], files)
     if isinstance(ratio, Unknown):
         return ratio
     return rate if isinstance(rate, Unknown) else _make_retention(main[0], files, ratio, rate, storage.retention)
 
 
-def bytes_per_day(instance: Instance, files: Sequence[JournalFile]) -> float | Unknown:
+def compute_bytes_per_day(instance: Instance, files: Sequence[JournalFile]) -> float | Unknown:
     """Return the number of bytes that journald writes per day, as journald counts, or Unknown below LEAST_SPAN_US.
 
     Only archives count, because an active file is allocated ahead of its entries. journald ends a file after
@@ -248,7 +248,7 @@ def summarize_history(instance: Instance, files: Iterable[JournalFile]) -> Histo
     Source: journald.conf(5); systemd 252, journal-vacuum.c.
     """
     files = [file for file in files if file.directory == instance.directory and file.problem is None]
-    every, use, known = Sums.of(files), instance.system_max_use_bytes, bytes_per_day(instance, files)
+    every, use, known = Sums.of(files), instance.system_max_use_bytes, compute_bytes_per_day(instance, files)
     rate = None if isinstance(known, Unknown) else known
     room = _room_bytes(instance, files) if instance.available_bytes is not None else INFINITY_US
     limit = find_limit(instance, use or 0, room, instance.system_max_files * _compute_mean_archive_bytes(files), rate)

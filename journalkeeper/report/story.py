@@ -20,11 +20,11 @@ from journalkeeper.model.schema import Count, Hidden, Inline, Moment, Seconds
 from journalkeeper.model.sentences import BY, describe_outcome
 from journalkeeper.model.units import DAY_US, INFINITY_US, escape, format_span, pluralize, spell_size, spell_time
 from journalkeeper.policy.cost import READ_IOPS
-from journalkeeper.report.text import UNKNOWN, moment
+from journalkeeper.report.text import UNKNOWN, format_moment
 
 HEIGHTS: Final = "▁▂▃▄▅▆▇█"
 SCALE: Final = "▁ at most 1, ▂ 2, ▃ 4, ▄ 8, ▅ 16, ▆ 32, ▇ 64, █ 128 or more"
-"""The fewest extents of each height, as `level` computes it."""
+"""The fewest extents of each height, as `choose_height` computes it."""
 
 KINDS: Final = {
     "data_bytes": "d plain data",
@@ -37,17 +37,17 @@ KINDS: Final = {
 """The letter and the name of each kind of bytes, by the field of a Stretch."""
 
 
-def level(extents: int, length: int) -> int:
+def choose_height(extents: int, length: int) -> int:
     """Return the index in HEIGHTS for `extents` in `length` bytes. Each doubling of the extents per MiB adds one step.
 
-    >>> [level(extents, MIB) for extents in (0, 1, 2, 3, 4, 127, 128, 256)]
+    >>> [choose_height(extents, MIB) for extents in (0, 1, 2, 3, 4, 127, 128, 256)]
     [0, 0, 1, 1, 2, 6, 7, 7]
     """
     per_mib = extents * MIB // max(1, length)
     return min(max(per_mib.bit_length() - 1, 0), len(HEIGHTS) - 1)
 
 
-def letter(part: Stretch) -> str:
+def choose_letter(part: Stretch) -> str:
     """Return the letter for the kind of data that has the most bytes in `part`; a space for a part of length 0."""
     return KINDS[max(KINDS, key=lambda field: getattr(part, field))][0] if part.length else " "
 
@@ -65,12 +65,12 @@ def draw_picture(parts: Sequence[Stretch], width: int) -> list[str]:
     """
     columns, whole = merge_stretches(parts, width), _sum(parts)
     drawn = "".join(
-        " " if part.hole_bytes == part.length else HEIGHTS[level(part.extents, part.length)] for part in columns
+        " " if part.hole_bytes == part.length else HEIGHTS[choose_height(part.extents, part.length)] for part in columns
     )
     wide = f"each column {spell_size(columns[0].length)}" if len(columns) > 1 else "one column"
     held = [(kind, getattr(whole, field)) for field, kind in KINDS.items()]
     kinds = [f"{kind}, {spell_size(size_bytes)}" for kind, size_bytes in held if size_bytes]
-    return [drawn, "".join(map(letter, columns)), f"{wide}; extents per MiB: {SCALE}", *kinds]
+    return [drawn, "".join(map(choose_letter, columns)), f"{wide}; extents per MiB: {SCALE}", *kinds]
 
 
 def _sum(parts: Sequence[Stretch]) -> Stretch:
@@ -150,13 +150,13 @@ def describe_change(decided: Decision, window: Window | None, now_us: int) -> st
         return "The next run of the service does it; `journalkeeper defrag` does it now."
     if decided.action:
         if window is not None and window.closes_at_us is not None:
-            return f"The next run before {moment(window.closes_at_us)}, when the window closes, does it."
+            return f"The next run before {format_moment(window.closes_at_us)}, when the window closes, does it."
         return "The next run does it, unless the file changes first or other programs keep the disk busy."
     at_once = "`journalkeeper defrag --now` does not wait."
     if decided.until_us is None:
         return at_once if decided.now else ""
     left = spell_time(max(1, (decided.until_us - now_us) // 1_000_000))
-    return f"This can change in {left}, at {moment(decided.until_us)}.{f' {at_once}' if decided.now else ''}"
+    return f"This can change in {left}, at {format_moment(decided.until_us)}.{f' {at_once}' if decided.now else ''}"
 
 
 def explain_file(story: Story, width: int) -> list[Lines]:
@@ -194,7 +194,7 @@ def _describe_size(file: JournalFile) -> str:
     said = f"{size}{f', {allocated} allocated' if allocated != size else ''}, {disk} on disk"
     if file.entries:
         said += f"; {pluralize(file.entries, 'entry')}"
-        said += f" from {moment(file.head_time_us)} to {moment(file.tail_time_us)}"
+        said += f" from {format_moment(file.head_time_us)} to {format_moment(file.tail_time_us)}"
     return said
 
 
@@ -213,15 +213,17 @@ def describe_past(story: Story) -> list[str]:
         return [f"{UNKNOWN}: {escape(story.unknown['past'])}"]
     newest = story.past[: -MOST_PAST - 1 : -1]
     said = [
-        escape(f"{moment(one.when_us)} by {BY.get(one.origin, one.origin)}: {describe_outcome(one.outcome, 'it')}")
+        escape(
+            f"{format_moment(one.when_us)} by {BY.get(one.origin, one.origin)}: {describe_outcome(one.outcome, 'it')}"
+        )
         for one in newest
     ]
     if len(story.past) > len(newest):
         said.append(f"{pluralize(len(story.past) - len(newest), 'older action')}: see `journalkeeper history`")
     if story.samples:
         first, last, most = story.samples[0], story.samples[-1], max(sample.extents for sample in story.samples)
-        growth = f", {last.extents:,} at {moment(last.when_us)}, at most {most:,}" if last is not first else ""
-        said.append(f"{pluralize(first.extents, 'extent')} at {moment(first.when_us)}{growth}")
+        growth = f", {last.extents:,} at {format_moment(last.when_us)}, at most {most:,}" if last is not first else ""
+        said.append(f"{pluralize(first.extents, 'extent')} at {format_moment(first.when_us)}{growth}")
     return said or ["no entry in the history"]
 
 
@@ -281,9 +283,9 @@ def describe_window(window: Window, *, named: bool = False) -> str:
     whose = f"{escape(window.instance)}: active files" if named else "Active files"
     reason = escape(WINDOWS.get(window.reason, f"must wait ({window.reason})"))
     if window.open:
-        until = f" until {moment(window.closes_at_us)}" if window.closes_at_us is not None else ""
+        until = f" until {format_moment(window.closes_at_us)}" if window.closes_at_us is not None else ""
         return f"{whose} can be rewritten now{until}: {reason}."
-    due = f", due by {moment(window.opens_at_us)}" if window.opens_at_us is not None else ""
+    due = f", due by {format_moment(window.opens_at_us)}" if window.opens_at_us is not None else ""
     return f"{whose} {reason}{due}."
 
 
@@ -344,7 +346,7 @@ def _describe_history(kept: HistorySpan) -> str:
         return "no entries"
     span = format_span(kept.covered_us)
     disk = UNKNOWN if kept.disk_bytes is None else spell_size(kept.disk_bytes)
-    said = f"{span}, {moment(kept.oldest_us)} to {moment(kept.newest_us)}"
+    said = f"{span}, {format_moment(kept.oldest_us)} to {format_moment(kept.newest_us)}"
     return f"{said}; {spell_size(kept.allocated_bytes)} by journald's count, {disk} on disk"
 
 
@@ -374,7 +376,7 @@ def _describe_deletion(kept: HistorySpan) -> str:
     parts = []
     if kept.next_deleted_us is not None:
         when = f"about {format_span(kept.next_deletion_in_us)} from now, " if kept.next_deletion_in_us else ""
-        parts.append(f"{when}entries until {moment(kept.next_deleted_us)}")
+        parts.append(f"{when}entries until {format_moment(kept.next_deleted_us)}")
     if kept.early_files:
         early = f"{pluralize(kept.early_files, 'file')} that ended early"
         parts.append(f"{early} cost about {spell_size(kept.early_bytes)} of history")

@@ -12,23 +12,23 @@ from journalkeeper.model.units import SECOND_US, TIME_LIMIT_US, pluralize, spell
 UNKNOWN: Final = "unknown"
 
 
-def when(time_us: int) -> str:
+def format_minute(time_us: int) -> str:
     """Return a local time to the minute: "2026-11-21 10:00". Return "unknown" before 1970 or after the year 9999."""
     return _format_local_time(time_us, "%Y-%m-%d %H:%M")
 
 
-def moment(time_us: int) -> str:
-    """Return a local time to the second: "2026-11-21 10:00:00"; "unknown" as for `when`."""
+def format_moment(time_us: int) -> str:
+    """Return a local time to the second: "2026-11-21 10:00:00"; "unknown" as for `format_minute`."""
     return _format_local_time(time_us, "%Y-%m-%d %H:%M:%S")
 
 
-def day(time_us: int) -> str:
+def format_day(time_us: int) -> str:
     """Return the local day: "2026-11-21". Return "unknown" before 1970 or after the year 9999."""
     return _format_local_time(time_us, "%Y-%m-%d")
 
 
-def hour(time_us: int) -> str:
-    """Return local day and time without the year, for an axis: "11-21 10:00"; "unknown" as for `day`."""
+def format_axis_time(time_us: int) -> str:
+    """Return local day and time without the year, for an axis: "11-21 10:00"; "unknown" as for `format_day`."""
     return _format_local_time(time_us, "%m-%d %H:%M")
 
 
@@ -45,5 +45,5 @@ def describe_total_saving(counters: Counters) -> str:
     least = "at least " if counters.unmeasured else ""
     parts = [f"{least}{spell_size(size_bytes)} on disk"] if size_bytes else []
     parts += [pluralize(counters.extents_removed, "extent")] if counters.extents_removed else []
-    since = "the installation" if counters.since_us is None else day(counters.since_us)
+    since = "the installation" if counters.since_us is None else format_day(counters.since_us)
     return f"{' and '.join(parts)} since {since}" if parts else ""

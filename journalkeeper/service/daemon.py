@@ -29,7 +29,7 @@ from journalkeeper.model.errors import KeeperError
 from journalkeeper.model.units import TIME_LIMIT_US
 from journalkeeper.observe.obstacles import Places, find_silent
 from journalkeeper.policy.window import at
-from journalkeeper.report.text import when
+from journalkeeper.report.text import format_minute
 from journalkeeper.service import snapshot as snapshots
 from journalkeeper.service.jobs import Changed, Job, JobEnd, Jobs, Notification
 from journalkeeper.service.log import ERROR, INFO, WARNING, Event, Log, Notify
@@ -323,7 +323,7 @@ class Daemon:
         self.resume()
         end_us = now_us() + span_us
         self._resume_at_us = end_us if span_us and end_us < TIME_LIMIT_US else inf
-        self._change_present(paused=f"until {when(end_us)}" if self._resume_at_us < inf else "until it is resumed")
+        self._change_present(paused=f"until {format_minute(end_us) if self._resume_at_us < inf else 'it is resumed'}")
         self._woken.set()
 
     def resume(self) -> None:

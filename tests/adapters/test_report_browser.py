@@ -17,7 +17,7 @@ from journalkeeper.health.evidence import Evidence, Intake, Unknown
 from journalkeeper.health.finding import Verdict
 from journalkeeper.model.manager import Finding, Severity
 from journalkeeper.model.units import DAY_US, MINUTE_US
-from journalkeeper.report.page import page
+from journalkeeper.report.page import render_page
 from tests.adapters.command import ran
 from tests.hosts import DIRECTORY, NOW_US
 from tests.journal_files import archive_name
@@ -69,7 +69,7 @@ def crowd() -> Evidence:
 
 def look(tmp_path: Path, some: Evidence, width: int, *, dark: bool) -> dict[str, Any]:
     """Return the measurements of the page in a browser window of this width."""
-    text = page(some, VERDICT, "host-with-a-long-name." * 4)
+    text = render_page(some, VERDICT, "host-with-a-long-name." * 4)
     (tmp_path / "page.html").write_text(FRAME.format(width=width, page=html.escape(text)))
     words = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--window-size=1600,2000"]
     words += [f"--user-data-dir={tmp_path}/browser", f"--blink-settings=preferredColorScheme={0 if dark else 1}"]

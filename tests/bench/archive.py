@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from journalkeeper.history.store import Record
-from journalkeeper.model import ideal_extents
+from journalkeeper.model import count_ideal_extents
 from journalkeeper.probe.bed import PrivateJournald
 from journalkeeper.probe.compare import time_limited_s
 from journalkeeper.probe.scratch_volume import ScratchVolume
@@ -138,7 +138,7 @@ def main() -> None:
         if asked.iops:
             timed.append(describe(compare(image, name, 1, asked.iops), f"{asked.iops} IOPS"))
     ours, theirs = after.values()
-    ideal = ideal_extents(ours.size_bytes, compressed=True)
+    ideal = count_ideal_extents(ours.size_bytes, compressed=True)
     notes = [
         f"{before.size_bytes / MIB:.1f} MiB, ideal {ideal} extents; cold reads at {asked.iops} IOPS",
         f"before: {before}",

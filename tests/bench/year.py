@@ -242,12 +242,12 @@ def draw(looks: Mapping[str, list[Look]]) -> str:
     chart = Chart(days, tuple((number * step, f"{number * step} s") for number in range(5)), tuple(layers))
     wide = 630 / len(days)
     text = '<text x="{:.0f}" y="{:.0f}" fill="{}">{}</text>'.format
-    parts = [text(-36, chart.down(height) + 4, "#666", label) for height, label in chart.levels]
+    parts = [text(-36, chart.get_y(height) + 4, "#666", label) for height, label in chart.levels]
     labelled = list(enumerate(days))[:: ceil(len(days) / MOST_DAYS)]
     parts += [text(wide * place, ROWS + 16, "#666", f"day {day}") for place, day in labelled]
     parts += [text(100 * place, -14, layer.css, layer.name) for place, layer in enumerate(layers)]
     for layer in layers:
-        points = " ".join(f"{wide * place:.0f},{chart.down(s or 0):.0f}" for place, s in enumerate(layer.heights))
+        points = " ".join(f"{wide * place:.0f},{chart.get_y(s or 0):.0f}" for place, s in enumerate(layer.heights))
         parts.append(f'<polyline fill="none" stroke="{layer.css}" stroke-width="1.5" points="{points}"/>')
     head = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="-40 -30 680 220" font-family="sans-serif" font-size="11">'
     return "\n".join([head, *parts, "</svg>\n"])

@@ -11,7 +11,7 @@ import pytest
 from journalkeeper.cli.work import describe_sums
 from journalkeeper.model import Outcome, Reason, Result, Verb
 from journalkeeper.model.run import Counters
-from journalkeeper.model.sentences import describe_outcome, short_name
+from journalkeeper.model.sentences import describe_outcome, shorten_path
 from journalkeeper.report.text import describe_total_saving
 from tests import hosts
 
@@ -84,7 +84,7 @@ def test_disk_sums_count_only_files_with_both_numbers() -> None:
     ],
 )
 def test_a_file_of_another_directory_is_named_with_it(path: str, name: str) -> None:
-    assert short_name(path) == name
+    assert shorten_path(path) == name
 
 
 @pytest.mark.parametrize(

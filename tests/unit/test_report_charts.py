@@ -78,7 +78,7 @@ SCALE = Chart(range(5), ((0, "0"), (10, "10")), ())
 
 
 def test_a_line_has_a_gap_where_nothing_is_known_and_stays_in_the_chart() -> None:
-    assert SCALE.path(Layer("", "", (1, 3, None, None, 2, 11, -5))) == "M0 144H1V112H2M4 128H5V0H6V160H7"
+    assert SCALE.make_path(Layer("", "", (1, 3, None, None, 2, 11, -5))) == "M0 144H1V112H2M4 128H5V0H6V160H7"
 
 
 @pytest.mark.parametrize(
@@ -127,8 +127,8 @@ def test_the_first_day_is_marked_and_medians_leave_gaps_out(times_s: list[int | 
     known = [boot(n, userspace_us=None if time_s is None else time_s * 1_000_000) for n, time_s in enumerate(times_s)]
     figure = boots(known, boot(3).first_us - HOUR_US)
     assert (drawn(figure).mark or ())[:1] == (3,)
-    assert before in figure.said
-    assert since in figure.said
+    assert before in figure.summary
+    assert since in figure.summary
 
 
 def test_the_newest_boots_are_shown() -> None:
@@ -163,7 +163,7 @@ def test_a_rewrite_is_a_tick_and_a_failure_is_none() -> None:
     rows = [moment(NOW_US, "a", 900), moment(NOW_US + DAY_US, "a", 100)]
     figure = extents(rows, entry(NOW_US + HOUR_US), entry(NOW_US + 2 * HOUR_US, result=Result.FAILED))
     assert len(heights(figure, "rewrites")) == 1
-    assert "100 extents" in figure.said
+    assert "100 extents" in figure.summary
 
 
 def test_ten_thousand_notes_are_thinned_and_keep_their_peaks_and_the_newest() -> None:
@@ -180,7 +180,7 @@ def test_the_chart_ends_with_the_files_as_they_are_now() -> None:
     record = Recorded((), (moment(NOW_US - DAY_US, "a", 2928),), None, ())
     seen = look(file(), file(extents=Extents(total=8, data_bytes=1 << 20)), file(problem=Reason.VANISHED))
     figure = draw("Extents", Evidence(NOW_US, seen, record=record))
-    assert figure.said.startswith("6,000 extents at ")
+    assert figure.summary.startswith("6,000 extents at ")
     assert cells(figure)[0][1:] == ("6,000", "2", "6,000", "2")
     assert reach(figure) == (NOW_US - DAY_US, pytest.approx(NOW_US, abs=DAY_US / charts.MOST_SPANS))
     assert heights(figure, "extents") == [2928] * (len(drawn(figure).times) - 1) + [6000]
@@ -208,7 +208,7 @@ def test_the_lines_are_the_median_the_p99_and_the_longest_wait_of_each_span() ->
     taken = [Intake(NOW_US + at * 100 * MS, 100 if at % 100 else 100 * MS, "a") for at in range(12_000)]
     taken[5_050] = taken[5_050]._replace(wait_us=10_000 * MS, unit="slow.service")
     figure = intake(taken)
-    assert "Of 12,000 messages, 99 in 100 waited at most 100ms, the longest 10s." in figure.said
+    assert "Of 12,000 messages, 99 in 100 waited at most 100ms, the longest 10s." in figure.summary
     assert heights(figure, "p50") == [1.0] * 120
     assert {*heights(figure, "p99")} == {1.0, 4.0}
     assert heights(figure, "worst").count(6.0) == 1
@@ -239,4 +239,4 @@ def test_a_span_without_a_message_is_a_gap_and_the_axis_ends_with_the_data() -> 
     ],
 )
 def test_missing_data_is_said_and_a_wait_has_three_digits(figure: Figure, said: str) -> None:
-    assert figure.said.startswith(said)
+    assert figure.summary.startswith(said)

@@ -14,7 +14,7 @@ from journalkeeper.model import Reason, Result
 from journalkeeper.model.manager import Finding, Severity
 from journalkeeper.model.run import Counters
 from journalkeeper.model.units import DAY_US, HOUR_US
-from journalkeeper.report.page import page
+from journalkeeper.report.page import render_page
 from tests.hosts import NOW_US
 from tests.report_data import ACTIVE, entry, evidence, journal, nothing, recorded
 
@@ -63,13 +63,13 @@ class Parsed(HTMLParser):
 
 
 def made(some: Evidence | None = None, verdict: Verdict = NOTHING_FOUND, host: str = "debian") -> Parsed:
-    text = page(evidence() if some is None else some, verdict, host)
+    text = render_page(evidence() if some is None else some, verdict, host)
     assert len(text.encode()) <= MOST_BYTES
     return Parsed(text)
 
 
 def test_the_page_has_no_script_and_fetches_nothing() -> None:
-    text = page(evidence(), NOTHING_FOUND, "debian")
+    text = render_page(evidence(), NOTHING_FOUND, "debian")
     found = Parsed(text)
     assert not found.tags & {"script", "link", "img", "iframe", "object", "embed", "form", "base", "use", "image"}
     for _, attributes in found.elements:
@@ -120,7 +120,7 @@ def test_hostile_words_are_text_and_short(hostile: str) -> None:
         units=Unknown(hostile),
     )
     verdict = Verdict((finding,), (), (("units", Unknown(hostile)),))
-    text = page(some, verdict, hostile)
+    text = render_page(some, verdict, hostile)
     found = Parsed(text)
     assert found.tags == made(verdict=Verdict((finding,), (), (("a", Unknown("b")),))).tags
     assert not any("onerror" in attributes for _, attributes in found.elements)
@@ -146,7 +146,7 @@ def test_five_years_of_a_busy_host_fit() -> None:
 
 
 def head(some: Evidence, verdict: Verdict = NOTHING_FOUND) -> str:
-    text = page(some, verdict, "debian")
+    text = render_page(some, verdict, "debian")
     return " ".join(Parsed(text[text.index('<ul class="head">') : text.index("<nav")]).words)
 
 

@@ -18,7 +18,7 @@ def data(extents: int, *, at: int = 0, length: int = MIB) -> Stretch:
     [(0, 0), (1, 0), (2, 1), (3, 1), (4, 2), (7, 2), (8, 3), (127, 6), (128, 7), (256, 7), (4000, 7)],
 )
 def test_each_step_is_twice_the_one_before(extents: int, step: int) -> None:
-    assert story.level(extents, MIB) == step
+    assert story.choose_height(extents, MIB) == step
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_each_step_is_twice_the_one_before(extents: int, step: int) -> None:
     ],
 )
 def test_the_letter_is_of_what_holds_most_bytes(held: dict[str, int], letter: str) -> None:
-    assert story.letter(Stretch(0, MIB, 1, **held)) == letter
+    assert story.choose_letter(Stretch(0, MIB, 1, **held)) == letter
 
 
 @pytest.mark.parametrize(("parts", "columns", "drawn"), [(8, 80, 8), (80, 80, 80), (81, 80, 41), (4096, 78, 78)])
