@@ -32,7 +32,7 @@ from journalkeeper.observe.flushes import Flushes
 from journalkeeper.observe.observer import Observer, Seen, resolve_path
 from journalkeeper.policy.deferral import find_rest, remember
 from journalkeeper.policy.plan import plan, with_now
-from journalkeeper.policy.window import compose_margin_us, next_flush_us, windows
+from journalkeeper.policy.window import compose_margin_us, find_windows, next_flush_us
 
 DAEMON: Final = "daemon"
 HOUR_S: Final = 60 * 60.0
@@ -284,7 +284,7 @@ class Engine:
     def windows(self) -> tuple[tuple[Window, ...], int]:
         """Return each instance's flush window, () before a look, and the next flush (CLOCK_REALTIME us, 0 unknown)."""
         instances, files = self.memory.flushes.get_current()
-        found = windows(instances, files, now_us(), margin_us=self._margin_us)
+        found = find_windows(instances, files, now_us(), margin_us=self._margin_us)
         return tuple(found.values()), next_flush_us(instances)
 
     def next_flush_look_us(self) -> int | None:

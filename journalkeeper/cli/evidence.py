@@ -16,7 +16,7 @@ from journalkeeper.cli.context import Context
 from journalkeeper.config import Config
 from journalkeeper.engine import Engine
 from journalkeeper.health.evidence import UNASKED, Evidence, Look, Obstacle, Recorded, Unknown, Wanted
-from journalkeeper.health.verdict import present
+from journalkeeper.health.verdict import find_present
 from journalkeeper.model import Host, Reason, Request
 from journalkeeper.model.errors import KeeperError, NeedsRootError, NotBtrfsError
 from journalkeeper.model.manager import Manager
@@ -67,7 +67,7 @@ def gather(context: Context, wanted: Wanted) -> Evidence:
         silent=(() if answers else obstacles.find_silent(places, ASK_S)) if ours else ELSEWHERE,
         full=() if answers else obstacles.find_full(places),
     )
-    return evidence._replace(present=present(evidence))
+    return evidence._replace(present=find_present(evidence))
 
 
 def _find_unwritable(places: Places, wanted: Wanted) -> tuple[tuple[str, Obstacle], ...]:

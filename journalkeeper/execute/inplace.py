@@ -25,7 +25,7 @@ from journalkeeper.journald import opening
 from journalkeeper.model import MIB, Action, Range, Reason
 from journalkeeper.model.plans import join_ranges
 from journalkeeper.model.units import Compression, parse_compression
-from journalkeeper.policy.cost import is_useless_rewrite, least_extents
+from journalkeeper.policy.cost import count_least_extents, is_useless_rewrite
 
 WORSE: Final = 1.1
 """If a file has more than this many times the expected extents, an error is likely."""
@@ -85,7 +85,7 @@ def compact(held: VerifiedFile, action: Action, pace: Pace) -> tuple[int, bool]:
     flags, compression = inode.get_flags(held.fd), parse_compression(action.compress)
     free_unwritten(held, pace)
     before = array("Q", chain.from_iterable(fiemap.iterate_extents(held.fd, sync=True)))
-    least = least_extents(fiemap.find_data(held.fd, sync=False), compressed=compression is not None)
+    least = count_least_extents(fiemap.find_data(held.fd, sync=False), compressed=compression is not None)
     expected = max(action.extents_expected, least)
     data = ranges = join_near(fiemap.find_data(held.fd, sync=False))
     try:

@@ -21,7 +21,7 @@ from journalkeeper.execute.verified_file import Failed, Refused, VerifiedFile, l
 from journalkeeper.journald import layout, opening
 from journalkeeper.model import Action, Range, Reason
 from journalkeeper.model.units import parse_compression
-from journalkeeper.policy.cost import least_extents
+from journalkeeper.policy.cost import count_least_extents
 
 COMPRESSION_PROPERTY: Final = "btrfs.compression"
 COPY_FLAGS: Final = os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC | os.O_NOATIME
@@ -120,7 +120,7 @@ def _copy_data(held: VerifiedFile, copy: int, action: Action, pace: Pace) -> int
         writeback.sync_file_range(copy, offset, length)
     if compression is not None:
         os.removexattr(copy, COMPRESSION_PROPERTY)
-    return least_extents(fiemap.find_data(held.fd, sync=False), compressed=compression is not None)
+    return count_least_extents(fiemap.find_data(held.fd, sync=False), compressed=compression is not None)
 
 
 def _write_all(fd: int, data: bytes, offset: int) -> None:

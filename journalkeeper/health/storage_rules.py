@@ -18,7 +18,7 @@ from journalkeeper.model.units import format_span, pluralize, quantile, spell_si
 from journalkeeper.policy import nocow
 from journalkeeper.policy.case import Case, Cases
 from journalkeeper.policy.cost import READ_IOPS, is_fragmented
-from journalkeeper.policy.rules import vetoes
+from journalkeeper.policy.rules import find_vetoes
 
 PINNED_BYTES: Final = 16 * MIB
 """Snapshots that keep less than two of journald's 8 MiB steps are not reported."""
@@ -188,7 +188,7 @@ def waits(journal: Journal, now_us: int) -> Answers:
 
 def _needs_rewrite(file: JournalFile, cases: Cases) -> bool:
     """Return whether the file is fragmented, and no rule vetoes its rewrite."""
-    return is_fragmented(file, None, cases.config) and next(vetoes(Case(file, cases)), None) is None
+    return is_fragmented(file, None, cases.config) and next(find_vetoes(Case(file, cases)), None) is None
 
 
 def _find_nocow_despite(places: list[Place], look: Look, reason: Reason) -> list[Place]:

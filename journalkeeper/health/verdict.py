@@ -63,7 +63,7 @@ def judge_present(present: Present, now_us: int) -> Verdict:
     return judge(Evidence(now_us, present=present, service=Manager(), **standing), HEALTH)
 
 
-def present(evidence: Evidence) -> Present | Unknown:
+def find_present(evidence: Evidence) -> Present | Unknown:
     """Return the facts from which rules judge the work, or Unknown if the service starts or hangs.
 
     A service that answers has judged its own facts: then only `looked` is set. Without a service, the facts are the
@@ -84,7 +84,7 @@ def present(evidence: Evidence) -> Present | Unknown:
     return Present(waiting=record.waiting, failures=tuple(find_failures(outcomes)))
 
 
-def present_after_run(plan: Plan, outcomes: Iterable[Outcome], waiting: Sequence[Wait] = ()) -> Present:
+def summarize_run(plan: Plan, outcomes: Iterable[Outcome], waiting: Sequence[Wait] = ()) -> Present:
     """Return the facts about a finished run from which the rules of health make the service's verdict.
 
     `failures` has one entry per path: a failed action replaces a skip with a reason in FAULTS.
@@ -102,7 +102,7 @@ def find_failures(outcomes: Iterable[Outcome]) -> list[Skip]:
     return [Skip(one.path, one.reason, one.detail) for one in failed]
 
 
-def still_failing(before: Iterable[Skip], decided: Mapping[str, object]) -> list[Skip]:
+def keep_failures(before: Iterable[Skip], decided: Mapping[str, object]) -> list[Skip]:
     """Return the failures of `before` that remain after a new plan, in the same order.
 
     `decided` has the plan's decision for each path. A skip for the same reason keeps a failure. A skip that delays an

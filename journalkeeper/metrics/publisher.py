@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import Final
 
 from journalkeeper.config import Config
-from journalkeeper.health.verdict import judge_present, present_after_run
+from journalkeeper.health.verdict import judge_present, summarize_run
 from journalkeeper.history.store import Record
 from journalkeeper.journald.opening import FLAGS
 from journalkeeper.metrics import prometheus
@@ -74,7 +74,7 @@ class Publisher:
         healthy = self._facts.healthy
         if self._judges:
             waiting = tuple(record.waiting().values())
-            healthy = judge_present(present_after_run(plan, outcomes, waiting), host.now_us).health == "ok"
+            healthy = judge_present(summarize_run(plan, outcomes, waiting), host.now_us).health == "ok"
         self._facts = self._facts._replace(
             healthy=healthy,
             counters=record.counters(),

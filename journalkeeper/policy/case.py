@@ -11,7 +11,7 @@ from typing import Final, Literal
 from journalkeeper.config import Config
 from journalkeeper.model import Host, JournalFile, Kind, Request, Verb, Volume, Window
 from journalkeeper.model.units import Compression, explain_lost_level, parse_compression
-from journalkeeper.policy.window import compose_margin_us, windows
+from journalkeeper.policy.window import compose_margin_us, find_windows
 
 
 class Case:
@@ -43,17 +43,17 @@ class Case:
         self.compression = None if file.kind is Kind.ACTIVE or self.obstacle else asked
 
     @property
-    def at_rest(self) -> bool:
+    def is_at_rest(self) -> bool:
         """True if the file's name shows that journald has finished writing it."""
         return self.file.kind is not Kind.ACTIVE
 
     @property
-    def other_compression(self) -> bool:
+    def needs_other_compression(self) -> bool:
         """True if the request asks for a possible compression that the last rewrite of this archive did not use; "no"
         counts only if the file is compressed. False for NOCOW files, and without a last rewrite.
         """
         past = self.past
-        if self.request.compress is None or self.obstacle or not self.at_rest or self.file.nocow:
+        if self.request.compress is None or self.obstacle or not self.is_at_rest or self.file.nocow:
             return False
         if past is None or past.verb is Verb.ROTATE:
             return False
@@ -75,7 +75,7 @@ class Cases:
     def __init__(self, host: Host, request: Request, config: Config) -> None:
         self.host, self.request, self.config = host, request, config
         margin_us = compose_margin_us(config.window.margin_us, host.slowest_piece_us)
-        self.windows = windows(host.instances, host.files, host.now_us, margin_us=margin_us, now=request.hurries)
+        self.windows = find_windows(host.instances, host.files, host.now_us, margin_us=margin_us, now=request.hurries)
         self.volumes = {volume.device: volume for volume in host.volumes}
         self.compression = parse_compression(config.defrag.compress if request.compress is None else request.compress)
         self.below: dict[str, list[JournalFile]] = {}

@@ -71,7 +71,7 @@ def is_useless_rewrite(extents_before: int, extents_expected: int, extents_after
     return expected > 0 and extents_before - extents_after < expected * ENOUGH
 
 
-def least_extents(runs: Iterable[tuple[int, int]], *, compressed: bool) -> int:
+def count_least_extents(runs: Iterable[tuple[int, int]], *, compressed: bool) -> int:
     """Return the fewest extents that data in these (offset, length) runs can have. Runs must not touch each other."""
     return sum(count_ideal_extents(length, compressed=compressed) for _, length in runs)
 
@@ -92,7 +92,7 @@ NEAR_IDEAL: Final = 1.1
 
 def propose(case: Case) -> Action | Skip:
     """Return the rewrite that pays for this file, or a Skip with the reason why none pays: IDEAL or NO_GAIN."""
-    return _judge_archive(case) if case.at_rest else _judge_active(case)
+    return _judge_archive(case) if case.is_at_rest else _judge_active(case)
 
 
 def _judge_archive(case: Case) -> Action | Skip:
@@ -101,7 +101,7 @@ def _judge_archive(case: Case) -> Action | Skip:
     if file.nocow:
         return _plan_whole_file(case, Verb.REWRITE, Reason.NOCOW_ARCHIVE)
     verb = Verb.DEFRAGMENT if compression is None else Verb.COMPRESS
-    if case.other_compression:
+    if case.needs_other_compression:
         # A defragmentation leaves compressed extents of full length as they are: only a copy is plain.
         ideal = count_ideal_extents(file.size_bytes, compressed=compression is not None)
         verb = Verb.REWRITE if compression is None else verb

@@ -118,7 +118,7 @@ def postpone(case: Case) -> Skip | None:
     """
     file, last = case.file, case.refused
     changed = last is not None and (last.size_bytes, last.mtime_ns) != (file.size_bytes, file.mtime_ns)
-    if last is not None and not (changed and case.at_rest):
+    if last is not None and not (changed and case.is_at_rest):
         for_good = last.reason is Reason.INTERNAL_ERROR or (last.reason is Reason.FOREIGN_OWNER and file.uid != 0)
         if for_good and not changed:
             return Skip(file.path, last.reason, last.detail)

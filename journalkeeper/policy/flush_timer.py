@@ -31,7 +31,7 @@ from typing import Final, NamedTuple
 
 from journalkeeper.model import State
 from journalkeeper.model.units import INFINITY_US
-from journalkeeper.policy.window import closing_us
+from journalkeeper.policy.window import find_closing_us
 
 MS: Final = 1_000
 COALESCED_US: Final = 400 * MS
@@ -303,7 +303,7 @@ class FlushTimer:
         """Return when (CLOCK_MONOTONIC) to stop work: None without a timer or unsynced files, 0 if unknown or short."""
         if self.phase is Phase.FLUSHED or not self.has_timer:
             return None
-        return 0 if self.since is None else closing_us(self.since.earliest_us, self.interval_us, margin_us) or 0
+        return 0 if self.since is None else find_closing_us(self.since.earliest_us, self.interval_us, margin_us) or 0
 
     def is_due(self, margin_us: int, now_us: int) -> bool:
         """Return whether the next flush is known to be under way, or due within `margin_us`."""
@@ -319,7 +319,7 @@ class FlushTimer:
         looked_us = self._looked.at_us
         if not self.has_timer or self.phase is Phase.FLUSHED:
             return None if self.has_timer else self._untimed_look_us
-        if closing_us(0, self.interval_us, margin_us) is None:
+        if find_closing_us(0, self.interval_us, margin_us) is None:
             return looked_us + RARELY_US
         if self.since is None:
             # NOCOW blocks never move, so the state OFFLINE is the only evidence.

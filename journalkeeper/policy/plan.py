@@ -23,7 +23,7 @@ from journalkeeper.policy import deferral, nocow, rotate
 from journalkeeper.policy.case import Case, Cases
 from journalkeeper.policy.cost import EXPECTED_RATIO, add_savings, propose
 from journalkeeper.policy.deferral import AGAIN_US, SOON_US, ignores_budget
-from journalkeeper.policy.rules import vetoes
+from journalkeeper.policy.rules import find_vetoes
 
 PUTTING_OFF = frozenset({Reason.SETTLING, Reason.IN_USE, Reason.WINDOW_CLOSED})
 """Vetoes that end without a change by a user. An action that pays is done after that."""
@@ -114,7 +114,7 @@ def _judge_case(case: Case) -> tuple[Skip | None, Action | None]:
 
     A veto excludes the action; it `puts_off` if all vetoes are temporary. If none pays, that replaces one in FOR_WORK.
     """
-    against = vetoes(case)
+    against = find_vetoes(case)
     veto = next(against, None)
     if veto is not None and veto.reason not in UNLESS_IDLE:
         return veto, None

@@ -24,7 +24,7 @@ from journalkeeper.policy.cost import EXPECTED_RATIO, TWICE
 from journalkeeper.policy.deferral import AGAIN_US, ignores_budget
 from journalkeeper.policy.history_loss import TABLE_SHARE, Limits, Loss, compute_loss, find_full_file_bytes
 from journalkeeper.policy.nocow import postpone_failed_change
-from journalkeeper.policy.rules import vetoes
+from journalkeeper.policy.rules import find_vetoes
 
 DESPITE: Final = frozenset({Reason.SHARED, Reason.NO_GAIN, Reason.WINDOW_CLOSED})
 """Reasons not to rewrite a file that do not prevent its rotation. A rotation checks its window itself."""
@@ -193,7 +193,7 @@ def _rotate_if_cheaper(question: Question, actions: Sequence[Action]) -> Action 
 
     It names the file with the most extents. If it does not hurry, the disk, the file's age and BEFORE can veto it.
     """
-    judged = ((file, vetoes(Case(file, question.cases))) for file in question.actives)
+    judged = ((file, find_vetoes(Case(file, question.cases))) for file in question.actives)
     files = [file for file, against in judged if all(skip.reason in DESPITE for skip in against)]
     paths = {file.path for file in files}
     actions = [action for action in actions if action.path in paths]

@@ -75,7 +75,7 @@ def veto_settling(case: Case) -> Skip | None:
 
     journald renames a file first, sets its state to ARCHIVED later, and copies a NOCOW file last.
     """
-    if not case.at_rest or case.request.hurries:
+    if not case.is_at_rest or case.request.hurries:
         return None
     watch = case.config.watch
     wait_us = watch.nocow_settle_us if case.file.nocow else watch.settle_us
@@ -107,11 +107,11 @@ def veto_repeated_rewrite(case: Case) -> Skip | None:
     More extents (`_find_least_growth`) or a request for another compression end the veto.
     """
     past, file = case.past, case.file
-    if past is None or past.verb is Verb.ROTATE or case.other_compression:
+    if past is None or past.verb is Verb.ROTATE or case.needs_other_compression:
         return None
     in_vain = is_useless_rewrite(past.extents_before, past.extents_expected, past.extents)
     changed = (past.size_bytes, past.mtime_ns) != (file.size_bytes, file.mtime_ns)
-    judged_anew = changed if case.at_rest else not in_vain
+    judged_anew = changed if case.is_at_rest else not in_vain
     if judged_anew:
         return None
     missing = past.extents + _find_least_growth(case, past) - file.extents.total
@@ -129,7 +129,7 @@ def veto_repeated_rewrite(case: Case) -> Skip | None:
 def _find_least_growth(case: Case, past: Past) -> int:
     """Return the extents to gain after `past`: MinExtents=, or ExtentsPerMiB= per MiB that it wrote if active."""
     defrag = case.config.defrag
-    if case.at_rest:
+    if case.is_at_rest:
         return defrag.min_extents
     return defrag.extents_per_mib * max(1, -(-past.bytes_written // MIB))
 
@@ -144,7 +144,7 @@ def veto_shared_data(case: Case) -> Skip | None:
     becomes_small = case.compression is not None and not file.compressed
     if kept_bytes == 0 or case.allow_unshare == "yes" or (case.allow_unshare == "auto" and becomes_small):
         return None
-    if not case.at_rest and find_costly_mibs(file, case.config, case.allow_unshare):
+    if not case.is_at_rest and find_costly_mibs(file, case.config, case.allow_unshare):
         return None
     again, kept = (spell_size(number) for number in (count_second_copy_bytes(file, case.compression), kept_bytes))
     keepers = "snapshots" if case.volume is not None and case.volume.snapshots else "other files"
@@ -155,7 +155,7 @@ def veto_shared_data(case: Case) -> Skip | None:
 
 def veto_closed_window(case: Case) -> Skip | None:
     """Veto work on an active file (WINDOW_CLOSED) while the flush window of its instance is closed."""
-    return None if case.at_rest else deferral.wait_for_window(case.file.path, case.window)
+    return None if case.is_at_rest else deferral.wait_for_window(case.file.path, case.window)
 
 
 FINAL: tuple[Rule, ...] = (veto_unreadable, veto_unrequested, veto_other_filesystem)
@@ -174,7 +174,7 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-def vetoes(case: Case) -> Iterator[Skip]:
+def find_vetoes(case: Case) -> Iterator[Skip]:
     """Yield the Skip of each rule that vetoes this file, in the order of RULES, up to a veto by a rule in FINAL."""
     for rule in RULES:
         if (skip := rule(case)) is not None:

@@ -38,12 +38,12 @@ def compose_margin_us(configured_us: int, slowest_piece_us: int) -> int:
     return configured_us + slowest_piece_us
 
 
-def closing_us(since_us: int, interval_us: int, margin_us: int) -> int | None:
+def find_closing_us(since_us: int, interval_us: int, margin_us: int) -> int | None:
     """Return when the window of a timer started at `since_us` closes; None if the interval leaves no time for work."""
     return None if interval_us <= 2 * margin_us else since_us + interval_us - margin_us
 
 
-def windows(
+def find_windows(
     instances: Iterable[Instance], files: Sequence[JournalFile], now_us: int, *, margin_us: int, now: bool = False
 ) -> dict[str, Window]:
     """Return the flush window of each instance at `now_us`, by its directory. With `now`, every window is open."""
@@ -59,7 +59,7 @@ def windows(
     return found
 
 
-def at(seen: Window, now_us: int) -> Window:
+def update_window(seen: Window, now_us: int) -> Window:
     """Return the window `seen`, computed earlier, as it is at `now_us`: its time to open or close may have come.
 
     A window that changes loses both times. Its new reason is "flush-due" if it closes, and "stale" if it opens.
@@ -88,10 +88,10 @@ def _find_window(instance: Instance, online: Sequence[JournalFile], calm: str, n
             return Window(name, open=True, closes_at_us=None, reason="stale")
         opens_at_us = flushed_by_us + 1 if since_us is None else min(since_us, flushed_by_us + 1)
         return Window(name, open=False, closes_at_us=None, reason="unsynced", opens_at_us=opens_at_us)
-    closes_at_us = closing_us(since_us, interval_us, margin_us)
+    closes_at_us = find_closing_us(since_us, interval_us, margin_us)
     if closes_at_us is None:
         return Window(name, open=False, closes_at_us=None, reason="too-short")
-    return at(Window(name, open=True, closes_at_us=closes_at_us, reason="online"), now_us)
+    return update_window(Window(name, open=True, closes_at_us=closes_at_us, reason="online"), now_us)
 
 
 def next_flush_us(instances: Iterable[Instance]) -> int:

@@ -28,7 +28,7 @@ from journalkeeper.model import Plan, Request
 from journalkeeper.model.errors import KeeperError
 from journalkeeper.model.units import TIME_LIMIT_US
 from journalkeeper.observe.obstacles import Places, find_silent
-from journalkeeper.policy.window import at
+from journalkeeper.policy.window import update_window
 from journalkeeper.report.text import format_minute
 from journalkeeper.service import snapshot as snapshots
 from journalkeeper.service.jobs import Changed, Job, JobEnd, Jobs, Notification
@@ -293,7 +293,7 @@ class Daemon:
 
     def snapshot(self) -> snapshots.Snapshot:
         """Return the state of the service, with the present windows. `working` is True also while there are jobs."""
-        windows = tuple(at(one, now_us()) for one in self._state.windows)
+        windows = tuple(update_window(one, now_us()) for one in self._state.windows)
         return self._state._replace(working=self._state.working or bool(self.jobs.queue), windows=windows)
 
     async def plan(self, request: Request) -> Plan:

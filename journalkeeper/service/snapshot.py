@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from journalkeeper import __version__
 from journalkeeper.health.evidence import Obstacle, Present
 from journalkeeper.health.finding import FIRST_LOOK, Verdict
-from journalkeeper.health.verdict import describe_files, describe_foreign, find_failures, judge_present, still_failing
+from journalkeeper.health.verdict import describe_files, describe_foreign, find_failures, judge_present, keep_failures
 from journalkeeper.model import Action, JournalFile, Outcome, Result, Skip, Volume, Window
 from journalkeeper.model.manager import Manager
 from journalkeeper.model.run import Counters, Progress, Report
@@ -200,7 +200,7 @@ def apply_message(state: Snapshot, message: Message) -> Snapshot:
             failures = [one for one in before.failures if one.path != outcome.path] + find_failures([outcome])
             present = before._replace(failures=tuple(failures))
         case Looked(findings, run, report):
-            failing = {one.path: one for one in (*still_failing(before.failures, findings.decided), *run.failures)}
+            failing = {one.path: one for one in (*keep_failures(before.failures, findings.decided), *run.failures)}
             present = run._replace(failures=tuple(failing.values()), **standing)
             state = state._replace(working=False, findings=findings, counters=report.counters)
         case NotOnBtrfs(path):

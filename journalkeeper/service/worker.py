@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 
 from journalkeeper.engine import DAEMON, DAY_S, Engine, now_us
 from journalkeeper.health.evidence import Obstacle
-from journalkeeper.health.verdict import describe_waits, present_after_run
+from journalkeeper.health.verdict import describe_waits, summarize_run
 from journalkeeper.history.store import NAME
 from journalkeeper.metrics.prometheus import status
 from journalkeeper.model import Host, Outcome, Plan, Reason, Request, Result
@@ -253,7 +253,7 @@ class Worker:
             raise KeeperError("the run did not look at the host")
         found = self._make_findings(host, plan, outcomes)
         waiting = tuple((self.engine.memory.records.waiting or {}).values())
-        present = present_after_run(plan, outcomes, waiting)._replace(unrecorded="; ".join(report.unrecorded))
+        present = summarize_run(plan, outcomes, waiting)._replace(unrecorded="; ".join(report.unrecorded))
         is_due = self.engine.memory.flushes.look_for_due_plan()
         wait_s = CHANGED_S if is_due else get_next_plan_s(report, self.engine.memory.observer.next_shared_us)
         return snapshot.Looked(found, present, report, wait_s)

@@ -19,7 +19,7 @@ from typing import TypeVar
 import pytest
 
 from journalkeeper.btrfs import extent_count, inode
-from journalkeeper.health.verdict import present_after_run
+from journalkeeper.health.verdict import summarize_run
 from journalkeeper.journald import control, layout, opening
 from journalkeeper.journald.conf import Settings
 from journalkeeper.journald.journal_file import STATE_OFFSET
@@ -271,7 +271,7 @@ def test_a_lease_on_a_file_is_no_failure_and_ends(place: Path, journal_bytes: by
         fcntl.fcntl(file, fcntl.F_SETSIG, signal.SIGURG)
         fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
         (found,) = look_at(str(path))
-        assert (found.problem, present_after_run(planned(path), ()).failures) == (Reason.IN_USE, ())
+        assert (found.problem, summarize_run(planned(path), ()).failures) == (Reason.IN_USE, ())
     (found,) = look_at(str(path))
     assert found.problem is None
 

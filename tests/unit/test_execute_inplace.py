@@ -15,7 +15,7 @@ from journalkeeper.execute import executor, inplace
 from journalkeeper.execute.inplace import NEAR_BYTES, join_near
 from journalkeeper.execute.pace import Pace
 from journalkeeper.model import KIB, Action, Range, Reason, Result, Verb
-from journalkeeper.policy.cost import least_extents
+from journalkeeper.policy.cost import count_least_extents
 from journalkeeper.policy.deferral import PASSING
 
 K4, K8, K12 = 4 * KIB, 8 * KIB, 12 * KIB
@@ -122,8 +122,8 @@ def test_data_at_the_same_place_was_not_moved(before: Rows, after: Rows, left: l
 
 def test_each_run_of_data_has_extents_of_its_own() -> None:
     runs = [(0, 128 * KIB), (256 * KIB, 128 * KIB + 1), (1 << 20, 1)]
-    assert least_extents(runs, compressed=True) == 4
-    assert least_extents(runs, compressed=False) == 3
+    assert count_least_extents(runs, compressed=True) == 4
+    assert count_least_extents(runs, compressed=False) == 3
 
 
 def test_an_errno_of_many_causes_names_none_of_them() -> None:

@@ -12,7 +12,7 @@ from journalkeeper.cli.status import _describe_ok
 from journalkeeper.health import verdict
 from journalkeeper.health.evidence import Evidence, Hung, Obstacle, Present, Silence, Unit, Unknown
 from journalkeeper.health.finding import judge
-from journalkeeper.health.verdict import HEALTH, describe_absence, judge_present, present_after_run, still_failing
+from journalkeeper.health.verdict import HEALTH, describe_absence, judge_present, keep_failures, summarize_run
 from journalkeeper.model import Outcome, Plan, Reason, Result, Skip, Window
 from journalkeeper.model.manager import Finding, Manager, Severity
 from journalkeeper.model.run import HistoryEntry, Run, Wait
@@ -81,7 +81,7 @@ def by_hand(when_us: int, outcome: Outcome) -> Evidence:
     ],
 )
 def test_the_headline_of_status(evidence: Evidence, headline: str) -> None:
-    evidence = evidence._replace(present=verdict.present(evidence))
+    evidence = evidence._replace(present=verdict.find_present(evidence))
     found = judge(evidence, HEALTH)
     assert found.headline(_describe_ok(evidence)).startswith(headline)
     assert found.health == {"OK": "ok", "Ac": "act", "Un": "unknown"}[headline[:2]]
@@ -125,7 +125,7 @@ TOO_SHORT = Window("m", open=False, closes_at_us=None, reason="too-short")
     ],
 )
 def test_the_verdict_after_a_run(plan: Plan, outcomes: tuple[object, ...], words: list[str]) -> None:
-    found = judge_present(present_after_run(plan, outcomes), NOW_US + SECOND_US)  # type: ignore[arg-type]
+    found = judge_present(summarize_run(plan, outcomes), NOW_US + SECOND_US)  # type: ignore[arg-type]
     assert [one.word for one in found.problems] == words
 
 
@@ -145,4 +145,4 @@ FULL = Skip("/j/a", Reason.FREE_SPACE, "8 MiB are needed", puts_off=True)
     ],
 )
 def test_a_failure_lasts_while_the_file_waits_or_fails_again(failure: Skip, decided: object, *, holds: bool) -> None:
-    assert still_failing([failure], {"/j/a": decided}) == [failure] * holds
+    assert keep_failures([failure], {"/j/a": decided}) == [failure] * holds

@@ -33,7 +33,7 @@ def skip(rule: rules.Rule, one: Case) -> Skip:
 
 @pytest.mark.parametrize("kind", list(Kind))
 def test_a_file_at_peace_passes_every_rule(kind: Kind) -> None:
-    assert list(rules.vetoes(case(file(kind)))) == []
+    assert list(rules.find_vetoes(case(file(kind)))) == []
 
 
 # each of them alone
@@ -227,7 +227,7 @@ def test_a_level_that_the_kernel_does_not_take_is_no_other_compression() -> None
 
 def test_an_active_file_is_never_compressed_by_name() -> None:
     one = file(Kind.ACTIVE, extents=PACKED)
-    assert not case(one, Request(compress="no"), past=known(one)).other_compression
+    assert not case(one, Request(compress="no"), past=known(one)).needs_other_compression
 
 
 MIN_EXTENTS = Config().defrag.min_extents
@@ -283,7 +283,7 @@ def test_an_active_file_is_tried_again_when_new_extents_pay_for_the_last_try(wri
 
 def test_a_vain_rewrite_is_told_with_its_numbers() -> None:
     one = file(extents=extents(5000))
-    first_veto, *_ = rules.vetoes(case(one, past=known(one, **VAIN)))
+    first_veto, *_ = rules.find_vetoes(case(one, past=known(one, **VAIN)))
     assert first_veto.reason is Reason.NO_GAIN  # and not RECORDED
     assert first_veto.detail == (
         f"rewritten without gain: 5,000 extents before, 5,000 after, 40 expected; tried again with {MIN_EXTENTS} more"
@@ -310,18 +310,18 @@ def test_the_first_rule_that_answers_ends_the_matter(first: int) -> None:
     for _, trouble in TROUBLES[first:]:
         words |= trouble
     one = file(**words)
-    first_veto, *_ = rules.vetoes(case(one, past=known(one) if one.inode == 777 else {}))
+    first_veto, *_ = rules.find_vetoes(case(one, past=known(one) if one.inode == 777 else {}))
     assert first_veto.reason is TROUBLES[first][0]
 
 
 def test_an_unreadable_file_is_reported_also_if_it_is_not_requested() -> None:
     """A FIFO that was named has no kind; it would be called an active file."""
     fifo = file(Kind.ACTIVE, problem=Reason.NOT_REGULAR, problem_detail="not a regular file")
-    first_veto, *_ = rules.vetoes(case(fifo, Request(archived=True)))
+    first_veto, *_ = rules.find_vetoes(case(fifo, Request(archived=True)))
     assert first_veto.reason is Reason.NOT_REGULAR
 
 
 def test_every_rule_is_in_the_table_once() -> None:
     defined = {name for name, value in vars(rules).items() if getattr(value, "__module__", "") == rules.__name__}
     public = sorted(name for name in defined if not name.startswith("_"))
-    assert sorted(rule.__name__ for rule in (*rules.RULES, rules.vetoes)) == public
+    assert sorted(rule.__name__ for rule in (*rules.RULES, rules.find_vetoes)) == public

@@ -12,7 +12,7 @@ from journalkeeper.config.directives import WindowSection
 from journalkeeper.model import JournalFile, Kind, Reason, Request, State, Window
 from journalkeeper.model.units import INFINITY_US, MINUTE_US, SECOND_US
 from journalkeeper.policy.case import Cases
-from journalkeeper.policy.window import PATIENCE_US, Advice, Reading, advise, at, next_flush_us, windows
+from journalkeeper.policy.window import PATIENCE_US, Advice, Reading, advise, find_windows, next_flush_us, update_window
 from tests.hosts import DIRECTORY, NAME, NOW_US, file, host, instance
 
 MARGIN_US = SECOND_US
@@ -70,7 +70,7 @@ def since(age_us: int, **words: Any) -> dict[str, Any]:
 )
 def test_a_window_is_open_or_closed(files: list[JournalFile], words: dict[str, Any], expected: Window) -> None:
     for now, window in ((False, expected), (True, opened("now"))):
-        assert windows((instance(**words),), files, NOW_US, margin_us=MARGIN_US, now=now)[DIRECTORY] == window
+        assert find_windows((instance(**words),), files, NOW_US, margin_us=MARGIN_US, now=now)[DIRECTORY] == window
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_the_slowest_piece_adds_to_the_margin(age_us: int, expected: Window) -> 
     ],
 )
 def test_a_window_seen_before_opens_and_closes_by_time_alone(seen: Window, later_us: int, expected: Window) -> None:
-    assert at(seen, later_us) == expected
+    assert update_window(seen, later_us) == expected
 
 
 def test_the_next_flush_is_the_earliest_that_is_known() -> None:
