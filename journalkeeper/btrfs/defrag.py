@@ -39,7 +39,7 @@ Source: fs/btrfs/inode.c, compress_file_range. This also holds, in all kernels, 
 
 
 def defrag_range(fd: int, offset: int, length: int, *, compress: Compression | None = None) -> None:
-    """Defragment or compress a range of a file.
+    """Ask the kernel to defragment or compress a range of a file. Success does not show that it did: measure.
 
     Without `compress`, the kernel skips extents of at least 256 KiB and extents without a neighbour to join. With it,
     the kernel rewrites every written extent and starts the write-back of the whole file (zstd:15: 0.7 s for 8 MiB).

@@ -87,17 +87,17 @@ QUESTIONS = {b"?": read_disk_bytes, b"s": volume.count_snapshots}
 
 
 def measure_disk_bytes(fd: int, path: str = SOCKET) -> int | None:
-    """Return the disk usage of `fd` as `read_disk_bytes`, None without CAP_SYS_ADMIN and an answer at `path`."""
+    """Return and raise as `read_disk_bytes`. Without CAP_SYS_ADMIN, return the answer at `path`; None without one."""
     return _measure_or_ask(b"?", fd, path)
 
 
 def measure_snapshots(fd: int, path: str = SOCKET) -> int | None:
-    """Return the number of snapshots of the subvolume of `fd`, or None if it is unknown, as in `measure_disk_bytes`."""
+    """Return and raise as `count_snapshots`. Without CAP_SYS_ADMIN, return the answer at `path`; None without one."""
     return _measure_or_ask(b"s", fd, path)
 
 
 def _measure_or_ask(question: bytes, fd: int, path: str) -> int | None:
-    """Measure, or ask the unit at `path` without the capability; None without a number from it in ANSWER_S."""
+    """Return the number of this process, or if that is None, the unit's at `path`; None without one in ANSWER_S."""
     if (found := QUESTIONS[question](fd)) is not None:
         return found
     # The outcome of the work does not depend on this number.

@@ -20,11 +20,10 @@ from journalkeeper.model import MAX_FILE_BYTES, MIB, Extents, Stretch
 
 
 def _mark_beginnings(fd: int, *, sync: bool) -> Iterator[tuple[list[Extent], list[bool]]]:
-    """Yield the map of `fd` in batches, each with a list that has True for each row with which a new extent begins.
+    """Yield the map of `fd` in batches, after `_place_dirty_page`, and for each row whether an extent begins with it.
 
     As in filefrag(8), none begins if the row starts on the disk at the last row's end, or behind a gap as long as that
-    in the file. `_place_dirty_page` comes first. A compressed row has its uncompressed length, so the next row seldom
-    starts at its end.
+    in the file. A compressed row has its uncompressed length, so the next row seldom starts at its end.
     """
     end: int | None = None
     shift: int | None = None
@@ -40,9 +39,9 @@ def _mark_beginnings(fd: int, *, sync: bool) -> Iterator[tuple[list[Extent], lis
 
 
 def _place_dirty_page(rows: list[Extent], number: int) -> Extent:
-    """Return a row without an address (DELALLOC) with one that continues a neighbour's: the next, else the previous.
+    """Place a DELALLOC row where it continues its neighbour: the next, or else the previous row without a hole between.
 
-    A neighbour that is shared gives none.
+    Return the row as it is without such a neighbour, or if that is shared.
     """
     row = rows[number]
     for one in (*rows[number + 1 : number + 2], *rows[max(0, number - 1) : number]):

@@ -37,6 +37,7 @@ def _raise_error(result: int, _function: object, _arguments: object) -> int:
 
 
 def _declare_function(name: str, *types: Any) -> Callable[..., int]:
+    """Return the function `name` of libc. A negative result raises OSError."""
     function: Any = _libc[name]
     function.argtypes = types
     function.errcheck = _raise_error

@@ -26,9 +26,9 @@ PAUSED = " paused"
 
 
 def find_maintenance(uuid: str, *, sysfs: str = SYSFS, scrubs: str = SCRUBS) -> str:
-    """Return the name of the operation that runs on the volume, or "" if none runs or the volume is unknown.
+    """Return the name of an operation that runs on the volume, or "" if none runs or no file can be read.
 
-    It is "scrub" or one of the kernel's names, such as "balance". A paused balance does not count.
+    It is one of the kernel's names, such as "balance", or else "scrub". A paused balance does not count.
     """
     with suppress(OSError), open(f"{sysfs}/{uuid}/exclusive_operation", encoding="ascii") as file:
         operation = file.read().strip()
@@ -42,7 +42,7 @@ def find_maintenance(uuid: str, *, sysfs: str = SYSFS, scrubs: str = SCRUBS) -> 
 
 
 def list_disks(uuid: str, *, sysfs: str = SYSFS) -> list[str]:
-    """Return the names, as in /proc/diskstats, of a mounted volume's devices and all below them; [] if it is gone.
+    """Return the sorted names (/proc/diskstats) of a mounted volume's devices and all below them; [] if it is gone.
 
     They are each partition or mapped device, and the disks on which it lies. Only a whole disk's statistics show the
     load of its other partitions and logical volumes, such as a backup.

@@ -84,7 +84,7 @@ class Space(NamedTuple):
         return next((name for bit, name in enumerate(PROFILES, 3) if self.flags >> bit & 1), "single")
 
 
-def fs_info(fd: int) -> tuple[str, int]:
+def read_fs_info(fd: int) -> tuple[str, int]:
     """Return the filesystem's UUID and its highest device id. Raises: OSError: ENOTTY not on btrfs."""
     max_id, fsid, _, _ = call_ioctl(fd, BTRFS_IOC_FS_INFO, FS_INFO, 0, b"", 0, 0)
     return str(UUID(bytes=fsid)), max_id
@@ -108,7 +108,7 @@ def _read_unallocated_bytes(fd: int, uuid: str, devid: int) -> int:
     return int(size - used)
 
 
-def space_info(fd: int) -> tuple[Space, ...]:
+def read_space_info(fd: int) -> tuple[Space, ...]:
     """Return each Space that the kernel reports, by kind and profile. Raises: OSError: ENOTTY not on btrfs."""
     _, slots = call_ioctl(fd, BTRFS_IOC_SPACE_INFO, SPACE_ARGS, 0, 0)
     buffer = bytearray(SPACE_ARGS.pack(slots, 0) + bytes(slots * SPACE.size))
@@ -143,7 +143,7 @@ def commit_transaction(fd: int) -> None:
 def require_btrfs(fd: int, path: str) -> None:
     """Raise NotBtrfsError with `path` if `fd` is not on btrfs. Raises: also OSError if the volume itself fails."""
     try:
-        fs_info(fd)
+        read_fs_info(fd)
     except OSError as error:
         if error.errno in {errno.ENOTTY, errno.EOPNOTSUPP, errno.EINVAL}:
             raise NotBtrfsError(path) from error
@@ -153,11 +153,11 @@ def require_btrfs(fd: int, path: str) -> None:
 def read_volume(fd: int) -> Volume:
     """Return the volume that contains the directory `fd`, with its present free space. Call `require_btrfs` first.
 
-    The profile is that of most data. A missing device adds no unallocated space. Raises: OSError: ENOTTY not on btrfs;
-    or the kernel's error if the volume itself fails.
+    The profile is that of most data by chunk sizes. A missing device adds no unallocated space. Raises: OSError: ENOTTY
+    not on btrfs; or the kernel's error if the volume itself fails.
     """
-    uuid, max_id = fs_info(fd)
-    spaces = space_info(fd)
+    uuid, max_id = read_fs_info(fd)
+    spaces = read_space_info(fd)
     data = [space for space in spaces if space.flags & BTRFS_BLOCK_GROUP_DATA]
     profile = max(data, key=lambda space: space.total_bytes).profile
     return Volume(
@@ -210,11 +210,11 @@ def describe_quota_group(path: str) -> str:
 
 
 def count_snapshots(fd: int) -> int | None:
-    """Return the number of subvolumes that share data with the one that contains `fd` by snapshots.
+    """Return the number of other subvolumes that share data with the one that contains `fd` by snapshots.
 
-    They are its snapshots, their snapshots, and, if it is a snapshot itself as after a rollback, its origin and that
-    one's other snapshots. Return None without CAP_SYS_ADMIN, and for the top of a volume without a UUID (mkfs.btrfs
-    before 4.16).
+    They are its snapshots, its origin if it is a snapshot itself (as after a rollback), and theirs in turn, also those
+    of a deleted origin. The volume's top does not count. Return None without CAP_SYS_ADMIN, and for the top of a volume
+    without a UUID (mkfs.btrfs before 4.16).
 
     Raises: OSError: ENOTTY not on btrfs.
     """
@@ -248,17 +248,17 @@ delete_subvolume = btrfsutil.delete_subvolume
 
 
 def read_uuid(top: int | str) -> bytes:
-    """Return the UUID of a subvolume. A snapshot of it has another one. Raises: OSError: also if it is none."""
+    """Return the UUID of a subvolume. Its snapshots have others. Raises: OSError, also if `top` is not its top."""
     return bytes(btrfsutil.subvolume_info(top).uuid)
 
 
 def has_subvolume(directory: str, path: str) -> bool:
-    """Return whether the volume of `directory` has a subvolume at `path`, from its top. Raises: as `find_subvolume`."""
+    """Return whether the volume has a subvolume at `path`, in the form of `find_subvolume`. Raises: as that."""
     return any(place == path for place, _ in btrfsutil.SubvolumeIterator(directory, top=FS_TREE_OBJECTID))
 
 
 def find_subvolume(directory: str, uuid: bytes) -> str | None:
-    """Return the path, from the top of the volume of `directory`, of the subvolume with this UUID; None without one.
+    """Return the path ("@/log") from the top of the volume of `directory` to the subvolume with this UUID, or None.
 
     Raises: OSError: EPERM without CAP_SYS_ADMIN; ENOTTY not on btrfs.
     """
@@ -279,7 +279,7 @@ def read_mount_lines(table: str = "") -> list[str]:
     """Return the lines, which only a line feed ends, of this process's mountinfo or of the mountinfo file `table`."""
     # Any user's mount point may contain a carriage return, which the kernel does not escape: it ends no line.
     with open(table or MOUNTINFO, encoding="utf-8", errors="surrogateescape", newline="\n") as file:
-        return list(file)
+        return [line.rstrip("\n") for line in file]
 
 
 def find_mount_lines(places: tuple[str, ...]) -> tuple[str, ...]:
@@ -321,4 +321,4 @@ def parse_options(line: str) -> tuple[str, ...]:
 
 def parse_filesystem_options(line: str) -> list[str]:
     """Return the filesystem's own options in a line of mountinfo, without the mount's; [""] for an empty line."""
-    return line.rstrip("\n").rpartition(" ")[2].split(",")
+    return line.rpartition(" ")[2].split(",")

@@ -46,7 +46,7 @@ def wait_writeback(fd: int, offset: int, length: int) -> None:
 
 
 def free_zeros(fd: int, hole: int, offset: int, length: int) -> None:
-    """Free the space of a range that reads as zeros, as far as the file's end. Its times stay as they are.
+    """Free the space of a range of whole blocks that reads as zeros, as far as the file's end. Its times do not change.
 
     `fd` is open for writing, and `hole` is an empty file of the same volume, whose size changes. The kernel compares
     the range with a hole of `hole`, and replaces it, under the locks of both files: what a process writes meanwhile

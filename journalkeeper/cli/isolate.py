@@ -207,7 +207,7 @@ def _flatten(top: str, unit: str) -> None:
     if not _has_journald(top):
         raise KeeperError(f"{top}: --flat is for the journal of the running host")
     with opening.open_directory(top) as journal:
-        uuid, _ = volume.fs_info(journal)
+        uuid, _ = volume.read_fs_info(journal)
     if volume.has_subvolume(os.path.dirname(top), isolate.FLAT):
         raise KeeperError(f"the volume has a subvolume {isolate.FLAT} already: rename it first")
     if os.path.lexists(unit) and not _is_own_unit(unit):

@@ -44,7 +44,7 @@ def measure(asked: Namespace, found: Measurement, pid: int | None = None) -> Non
     pid = pid or int(run("systemctl", "show", "--property=MainPID", "--value", "systemd-journald.service"))
     directory = journal_directory(asked)
     with opening.open_directory(directory) as fd:
-        uuid = volume.fs_info(fd)[0]
+        uuid = volume.read_fs_info(fd)[0]
     began_s, dirtied_before, disk_before = time.time(), _count_dirtied(pid), _count_written(uuid)
     try:
         who.measure(asked, found, pid)

@@ -256,8 +256,8 @@ def test_an_instance_made_during_a_renewal_is_watched(top: Path, monkeypatch: py
 
 def test_a_carriage_return_in_a_mount_point_ends_no_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Any user can mount there by FUSE, and mountinfo has this character as it is."""
-    ours = "30 1 0:25 / /var/log/journal rw - btrfs /dev/sda rw\n"
-    (tmp_path / "mountinfo").write_bytes(f"{ours}31 1 0:26 / /tmp/a\rb\rc\\040d rw - fuse x rw\n".encode())
+    ours = "30 1 0:25 / /var/log/journal rw - btrfs /dev/sda rw"
+    (tmp_path / "mountinfo").write_bytes(f"{ours}\n31 1 0:26 / /tmp/a\rb\rc\\040d rw - fuse x rw\n".encode())
     monkeypatch.setattr("journalkeeper.btrfs.volume.MOUNTINFO", f"{tmp_path}/mountinfo")
     assert find_mount_lines(("/var/log/journal",)) == (ours,)
 
