@@ -19,7 +19,7 @@ sys.path[:0] = [str(HERE.parent.parent), str(HERE.parent / "man")]
 from meanings import describe_directive  # noqa: E402
 
 from journalkeeper import __version__  # noqa: E402
-from journalkeeper.config.directives import Directive, directives  # noqa: E402
+from journalkeeper.config.directives import Directive, list_directives  # noqa: E402
 from journalkeeper.config.spec import Form  # noqa: E402 - from this checkout, wherever it was started
 
 MARK = "# -- written by configs/ansible/regenerate.py from journalkeeper's directives "
@@ -75,10 +75,10 @@ def row(directive: Directive) -> str:
 
 def vars_file() -> str:
     """Return vars/main/directives.yml: the directives as data, and the values that a play gives them."""
-    values = "".join(f'  {name}: "{{{{ {name} | default(none) }}}}"\n' for name in map(variable, directives()))
+    values = "".join(f'  {name}: "{{{{ {name} | default(none) }}}}"\n' for name in map(variable, list_directives()))
     return (
         f"---\n# SPDX-License-Identifier: LGPL-2.1-or-later\n{MARK.strip()}\n"
-        f"__journalkeeper_directives:\n{''.join(map(row, directives()))}\n__journalkeeper_values:\n{values}"
+        f"__journalkeeper_directives:\n{''.join(map(row, list_directives()))}\n__journalkeeper_values:\n{values}"
     )
 
 
@@ -89,8 +89,8 @@ def files() -> dict[Path, str]:
     galaxy = HERE / "galaxy.yml"
     return {
         galaxy: re.sub(r"(?m)^version: .*$", f"version: {__version__}", galaxy.read_text()),
-        specs: _below_mark(specs, "".join(map(option, directives())), "      "),
-        defaults: _below_mark(defaults, "".join(map(comment, directives())), ""),
+        specs: _below_mark(specs, "".join(map(option, list_directives())), "      "),
+        defaults: _below_mark(defaults, "".join(map(comment, list_directives())), ""),
         role / "vars/main/directives.yml": vars_file(),
     }
 

@@ -176,7 +176,7 @@ def _options(_: str) -> Iterator[str]:
 
 def _directives(section: str) -> Iterator[str]:
     """Yield the directives of one section: effect, allowed values, default and its reason."""
-    for one in directives.directives():
+    for one in directives.list_directives():
         if one.section == section:
             spec = one.spec
             default = f"Defaults to `{one.default}`." if one.default else "Empty by default."

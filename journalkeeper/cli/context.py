@@ -42,8 +42,8 @@ class Context:
         Raises: ConfigError for wrong lines; FileError for a file that cannot be read.
         """
         given = self._args.config
-        found = files.assignments("journalkeeper.conf", subdir="") if given is None else files.parse_file(given)
-        return validation.from_assignments(found)
+        found = files.read_assignments("journalkeeper.conf", subdir="") if given is None else files.parse_file(given)
+        return validation.make_config(found)
 
     def engine(self, config: Config | None = None, *, patient: bool = False) -> Engine:
         """Return an engine for `config`, by default the configuration on disk.

@@ -264,7 +264,7 @@ class Directive(NamedTuple):
 
 
 @cache
-def directives() -> tuple[Directive, ...]:
+def list_directives() -> tuple[Directive, ...]:
     """Return every directive, in the order of journalkeeper.conf."""
     found: list[Directive] = []
     for section in Config.model_fields:

@@ -49,7 +49,7 @@ class Assignment(NamedTuple):
     fatal: bool = False
 
 
-def assignments(name: str, *, root: str = "/", subdir: str = "systemd") -> list[Assignment]:
+def read_assignments(name: str, *, root: str = "/", subdir: str = "systemd") -> list[Assignment]:
     """Return all assignments and wrong lines of the main file and the drop-ins of the configuration `name`
     ("journald.conf"), in their order: later ones win.
 
@@ -78,7 +78,7 @@ def _parse_if_exists(file: str) -> list[Assignment] | None:
 
 
 def _list_dropin_names(directory: str) -> list[str]:
-    """Return the names of "*.conf" in `directory` that do not begin with a dot, unsorted; [] if there is none."""
+    """Return the names of "*.conf" in `directory` that do not begin with a dot, unsorted; [] if it does not exist."""
     try:
         return [entry for entry in os.listdir(directory) if entry.endswith(".conf") and not entry.startswith(".")]
     except OSError as error:
@@ -115,7 +115,7 @@ def parse_file(file: str) -> list[Assignment]:
 
 
 def parse(data: bytes, file: str) -> list[Assignment]:
-    """Return the assignments and wrong lines in `data`, the content of `file`, up to the first fatal problem."""
+    """Return the assignments and wrong lines in `data` of `file`. A fatal one (header, length, UTF-8) is the last."""
     found: list[Assignment] = []
     section = ""
     for line, raw in _join_lines(data):
@@ -141,7 +141,7 @@ def parse(data: bytes, file: str) -> list[Assignment]:
 
 
 def _decode_line(raw: bytes) -> tuple[str, str]:
-    """Return a line's text without surrounding blanks, and the rule that the line breaks, or ""."""
+    """Return a line's text without blanks around it, "" if it is too long; and the rule that it breaks, or ""."""
     if len(raw) >= MAX_LINE_BYTES:
         return "", f"a line is shorter than {MAX_LINE_BYTES} bytes"
     try:

@@ -47,8 +47,7 @@ UNITS = {
 class Spec(NamedTuple):
     """The description of a directive, in the annotation of its field.
 
-    `low` and `high` are the limits of the value in the field's
-    unit; `endless` permits "infinity", which is None.
+    `low` and `high` are the limits of the value in the field's unit; `endless` permits "infinity", which is None.
     """
 
     name: str
@@ -84,11 +83,11 @@ class Spec(NamedTuple):
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         """Return pydantic's schema for the field: our `read` converts text, then pydantic checks type and range."""
 
-        def read_if_text(given: object) -> object:
+        def read_if_text_or_list(given: object) -> object:
             return self.read(given) if isinstance(given, str | list) else given
 
         bounded = source if self.high is None else Annotated[source, Field(ge=self.low, le=self.high)]
-        return core_schema.no_info_before_validator_function(read_if_text, handler.generate_schema(bounded))
+        return core_schema.no_info_before_validator_function(read_if_text_or_list, handler.generate_schema(bounded))
 
     def read(self, text: str | list[str]) -> object:
         """Return the value of a directive's text, or of the list of its texts for paths, each once. Infinity is None.

@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from journalkeeper.config.directives import Config, Directive, directives
+from journalkeeper.config.directives import Config, Directive, list_directives
 from journalkeeper.config.files import Assignment
 from journalkeeper.config.spec import Form
 from journalkeeper.model.errors import ConfigError
 
-__all__ = ["Config", "Shown", "describe", "directives", "from_assignments"]
+__all__ = ["Config", "Shown", "describe", "list_directives", "make_config"]
 
 Problem = tuple[str, int, str, str]
 
@@ -41,13 +41,13 @@ class Shown(NamedTuple):
 def describe(config: Config) -> list[Shown]:
     """Return the section, name and value of every directive, and whether that is the default, in the file's order."""
     shown = []
-    for one in directives():
-        value = one.spec.format_value(_value(config, one))
+    for one in list_directives():
+        value = one.spec.format_value(_get_value(config, one))
         shown.append(Shown(one.section, one.spec.name, value, value == one.default))
     return shown
 
 
-def from_assignments(assignments: Iterable[Assignment]) -> Config:
+def make_config(assignments: Iterable[Assignment]) -> Config:
     """Return the configuration that the lines of all files give, in the order in which they apply.
 
     An overridden value is not checked, so a drop-in can correct an earlier file. Lines with lists of paths add up. An
@@ -60,7 +60,7 @@ def from_assignments(assignments: Iterable[Assignment]) -> Config:
     order: dict[tuple[str, int], int] = {}
     for line in assignments:
         order.setdefault((line.file, line.line), len(order))
-        directive = _by_name().get((line.section, line.key))
+        directive = _map_directives().get((line.section, line.key))
         if line.problem:
             problems.append((line.file, line.line, line.key or line.value, line.problem))
         elif directive is None:
@@ -79,20 +79,20 @@ def from_assignments(assignments: Iterable[Assignment]) -> Config:
 
 
 @cache
-def _by_name() -> dict[tuple[str, str], Directive]:
-    return {(one.section, one.spec.name): one for one in directives()}
+def _map_directives() -> dict[tuple[str, str], Directive]:
+    return {(one.section, one.spec.name): one for one in list_directives()}
 
 
-def _value(config: Config, directive: Directive) -> Any:
+def _get_value(config: Config, directive: Directive) -> Any:
     return getattr(getattr(config, directive.section.lower()), directive.field)
 
 
 def _explain_unknown(line: Assignment) -> str:
     """Return that the line's section is unknown, or its key in that section, with the names that are allowed."""
-    sections = list(dict.fromkeys(one.section for one in directives()))
+    sections = list(dict.fromkeys(one.section for one in list_directives()))
     if line.section not in sections:
         return f"unknown section [{line.section}]; allowed are {', '.join(f'[{section}]' for section in sections)}"
-    allowed = ", ".join(f"{one.spec.name}=" for one in directives() if one.section == line.section)
+    allowed = ", ".join(f"{one.spec.name}=" for one in list_directives() if one.section == line.section)
     return f"unknown in [{line.section}]; allowed are {allowed}"
 
 
@@ -127,15 +127,18 @@ def _make_input(lines: dict[Directive, list[Assignment]]) -> dict[str, dict[str,
 
 
 def _find_conflicts(config: Config, lines: dict[Directive, list[Assignment]], wrong: list[Problem]) -> list[Problem]:
-    """Return a problem for each pair in AT_LEAST whose first value is the smaller, except pairs with a `wrong` line."""
+    """Return a problem for each pair without a `wrong` line that breaks AT_LEAST, at the first's line if it has one."""
     problems: list[Problem] = []
     bad = {(file, line) for file, line, _, _ in wrong}
     for greater_name, smaller_name in AT_LEAST:
-        greater, smaller = _by_name()[greater_name], _by_name()[smaller_name]
+        greater, smaller = _map_directives()[greater_name], _map_directives()[smaller_name]
         given = lines.get(greater, []) + lines.get(smaller, [])
         judged = not any((line.file, line.line) in bad for line in given)
-        if judged and _value(config, greater) < _value(config, smaller):
-            least = f"{smaller.spec.name}={smaller.spec.format_value(_value(config, smaller))}"
-            what = f"{greater.spec.name}={greater.spec.format_value(_value(config, greater))} must be at least {least}"
+        if judged and _get_value(config, greater) < _get_value(config, smaller):
+            what = f"{_format_line(config, greater)} must be at least {_format_line(config, smaller)}"
             problems.append((given[0].file, given[0].line, given[0].key, what))
     return problems
+
+
+def _format_line(config: Config, directive: Directive) -> str:
+    return f"{directive.spec.name}={directive.spec.format_value(_get_value(config, directive))}"

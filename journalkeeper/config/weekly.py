@@ -25,7 +25,7 @@ def parse_weekly(text: str) -> frozenset[int]:
     Weekdays (in the form of systemd.time(7)) apply to the spans after them; spans at the beginning are on each day. A
     span whose end is not after its beginning ends on the next day; 24:00 may end a span.
 
-    Raises: ValueError with the permitted form, also if the whole week is in `text`.
+    Raises: ValueError with the permitted form, also if `text` is empty or contains the whole week.
     """
     minutes, days = set[int](), set(range(7))
     for names, hour, minute, end_hour, end_minute in split_terms(_TERM, text, ALLOWED):
@@ -39,7 +39,7 @@ def parse_weekly(text: str) -> frozenset[int]:
 
 
 def _parse_days(word: str) -> set[int]:
-    """Return the weekdays in "Mon..Fri,Sun", from 0 for Monday. A range may pass Sunday. Raises: ValueError."""
+    """Return the weekdays in "Mon..friday,SUN", from 0 for Monday. A range may pass Sunday. Raises: ValueError."""
     days = set[int]()
     for part in word.lower().split(","):
         ends = [_DAYS.get(name, -1) for name in part.split("..", 1)]

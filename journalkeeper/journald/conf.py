@@ -59,7 +59,7 @@ def read_settings(namespace: str = "") -> Settings:
     Raises: FileError for a file that the caller may not read, although journald may.
     """
     name = f"journald@{namespace}.conf" if namespace else "journald.conf"
-    return from_assignments(files.assignments(name), namespace)
+    return from_assignments(files.read_assignments(name), namespace)
 
 
 def from_assignments(rows: list[files.Assignment], namespace: str = "") -> Settings:

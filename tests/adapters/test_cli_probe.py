@@ -62,7 +62,7 @@ def test_a_host_gets_at_most_half_of_its_rate_limit(
 ) -> None:
     rows = [("RateLimitBurst", burst), ("RateLimitIntervalSec", interval)]
     assignments = [files.Assignment("f", n, "Journal", *row) for n, row in enumerate(rows)]
-    monkeypatch.setattr(files, "assignments", lambda *_, **__: assignments)
+    monkeypatch.setattr(files, "read_assignments", lambda *_, **__: assignments)
     asked = parse(["probe", "syslog", *words.split()])
     if allowed:
         assert syslog.count_messages(asked) == round(asked.rate * asked.seconds)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from journalkeeper.config.files import PROJECT_DIRS, assignments, parse_file
+from journalkeeper.config.files import PROJECT_DIRS, parse_file, read_assignments
 from journalkeeper.model.errors import FileError
 from tests.adapters.command import ran
 from tests.nobody import being_nobody
@@ -30,7 +30,7 @@ def put(root: Path, path: str, value: str) -> None:
 
 
 def values(root: Path, name: str = "journald.conf", subdir: str = "systemd") -> list[str]:
-    return [row.value for row in assignments(name, root=str(root), subdir=subdir)]
+    return [row.value for row in read_assignments(name, root=str(root), subdir=subdir)]
 
 
 @pytest.mark.parametrize(

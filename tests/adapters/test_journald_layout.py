@@ -111,7 +111,7 @@ def test_a_file_that_is_renamed_during_the_listing_counts_once(most: int, monkey
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A host with a machine id, a main configuration and one for the namespace "web"."""
     monkeypatch.setattr(layout, "MACHINE_ID", f"{tmp_path}/etc/machine-id")
-    monkeypatch.setattr(files, "assignments", partial(files.assignments, root=f"{tmp_path}"))
+    monkeypatch.setattr(files, "read_assignments", partial(files.read_assignments, root=f"{tmp_path}"))
     for path, text in {
         "etc/machine-id": f"{ID}\n",
         "etc/systemd/journald.conf": "[Journal]\nSystemMaxFiles=7\n",

@@ -142,7 +142,7 @@ def test_settings_are_what_journald_says_it_runs_by(
     monkeypatch.setattr(beds, "JOURNALD", str(program))
     with PrivateJournald(shared_volume.mountpoint / "settings", settings=case.settings) as journald:
         name = f"journald@{case.namespace}.conf" if case.namespace else "journald.conf"
-        rows = files.assignments(name, root=f"/proc/{journald.pid}/root")
+        rows = files.read_assignments(name, root=f"/proc/{journald.pid}/root")
         given = conf.from_assignments(rows, case.namespace)
         # the sockets are there before the journal is opened: end it too early and it never says its limits
         assert eventually(lambda: limits_said(log) is not None)

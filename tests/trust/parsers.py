@@ -124,7 +124,7 @@ def check_configuration(data: bytes) -> None:
     assert all(value is None or value >= 0 for value in settings[1:] if not isinstance(value, str))
     problems: tuple[tuple[str, int, str, str], ...] = ()
     try:
-        validation.describe(validation.from_assignments(lines))
+        validation.describe(validation.make_config(lines))
     except ConfigError as error:
         problems = error.problems or (("", 0, "", ""),)
     assert all(file == "/etc/x.conf" and number > 0 and what for file, number, _, what in problems)

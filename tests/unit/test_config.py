@@ -10,9 +10,9 @@ import pytest
 from meanings import describe_directive
 
 from journalkeeper.config import Config
-from journalkeeper.config.directives import Directive, directives
+from journalkeeper.config.directives import Directive, list_directives
 from journalkeeper.config.files import Assignment
-from journalkeeper.config.validation import describe, from_assignments
+from journalkeeper.config.validation import describe, make_config
 from journalkeeper.model import GIB, MIB
 from journalkeeper.model.errors import ConfigError
 from journalkeeper.model.units import DAY_US, MS_US, SECOND_US
@@ -44,7 +44,7 @@ def lines(*texts: str) -> list[Assignment]:
 def problems(*texts: str) -> list[tuple[int, str, str]]:
     """The (line, key, what) of each problem in these lines."""
     with pytest.raises(ConfigError) as caught:
-        from_assignments(lines(*texts))
+        make_config(lines(*texts))
     assert all(file == "a.conf" for file, _, _, _ in caught.value.problems)
     return [problem[1:] for problem in caught.value.problems]
 
@@ -62,7 +62,7 @@ def shipped(directive: Directive) -> str:
 def shipped_file() -> str:
     """The whole shipped file."""
     text, section = HEADER, ""
-    for directive in directives():
+    for directive in list_directives():
         if directive.section != section:
             section = directive.section
             text += f"\n[{section}]\n"
@@ -97,11 +97,11 @@ def shipped_file() -> str:
     ],
 )
 def test_a_value_is_read_and_written_back(text: str, path: str, value: object) -> None:
-    config = from_assignments(lines(*text.splitlines()))
+    config = make_config(lines(*text.splitlines()))
     section, field = path.split(".")
     assert getattr(getattr(config, section), field) == value
     again = [f"{row.section}.{row.key}={row.value}" for row in describe(config)]
-    assert from_assignments(lines(*again)) == config
+    assert make_config(lines(*again)) == config
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_a_value_is_read_and_written_back(text: str, path: str, value: object) -
 )
 def test_a_bad_value_names_line_key_value_and_what_is_allowed(text: str) -> None:
     name, _, value = text.partition("=")
-    one = next(one for one in directives() if f"{one.section}.{one.spec.name}" == name)
+    one = next(one for one in list_directives() if f"{one.section}.{one.spec.name}" == name)
     ((line, key, what),) = problems("Defrag.Active=yes", text)
     assert (line, key) == (2, one.spec.name)
     assert what == f"{value!r} is not allowed; allowed: {one.spec.allowed}"
@@ -176,7 +176,7 @@ def test_an_unknown_name_is_reported_with_those_that_are_allowed(text: str, said
     ],
 )
 def test_values_that_contradict_each_other(right: tuple[str, ...], wrong: tuple[str, ...], key: str) -> None:
-    assert from_assignments(lines(*right)) != Config()
+    assert make_config(lines(*right)) != Config()
     ((line, named, what),) = problems(*wrong)
     assert (line, named) == (1, key)
     assert "must be at least" in what
