@@ -66,8 +66,8 @@ class Name(NamedTuple):
 class Directory(NamedTuple):
     """A directory that can contain journal files.
 
-    `name` is the last part of `path`. `machine_id` is "" if the name has none, as in remote/. `namespace` is "" for the
-    main instance.
+    `name` is the last part of `path`. `machine_id` has no dashes or capitals, and is "" if the name has none, as in
+    remote/. `namespace` is "" for the main instance.
     """
 
     path: str
@@ -108,7 +108,7 @@ def classify(name: str) -> Name | None:
 
 
 def _find_owner(stem: str) -> str:
-    """Return the owner of a Name: "remote" if `stem` is neither "system" nor "user-UID"."""
+    """Return the owner of a Name: "system", "user:UID" if `stem` is "user-UID", else "remote"."""
     if stem == "system":
         return "system"
     user = _USER.match(stem)
@@ -121,7 +121,7 @@ def is_leftover(name: str) -> bool:
 
 
 def find_directories(top: str = TOP) -> list[Directory]:
-    """Return the journal directories at `top`: those below it by their names, sorted by path.
+    """Return the journal directories at `top`: those below it by their names, sorted by path. [] if it is missing.
 
     `top` itself comes first if it has such a name, or contains journal files. At most MOST_FILES subdirectories
     count. Only `top` may be a link; the paths in the result are resolved.
@@ -151,14 +151,16 @@ def find_links(top: str) -> list[tuple[str, str]]:
 
 
 def _scan(directory: str | int) -> Iterator[os.DirEntry[str]]:
-    """Yield the entries; none if the directory vanished. Raises: FileError for other errors."""
+    """Yield the entries; none if the directory vanished. Raises: FileError; OSError for a descriptor."""
     try:
         with os.scandir(directory) as entries:
             yield from entries
     except FileNotFoundError:
         return
     except OSError as error:
-        raise FileError.wrap("list its journals", str(directory), error) from error
+        if isinstance(directory, int):  # the caller knows the path
+            raise
+        raise FileError.wrap("list its journals", directory, error) from error
 
 
 def describe_directory(path: str) -> Directory:
@@ -168,7 +170,7 @@ def describe_directory(path: str) -> Directory:
 
 
 def _parse_directory(path: str, name: str) -> Directory | None:
-    """Return the Directory `path` if `name` is REMOTE or a machine id, also a UUID, in capitals, with a namespace."""
+    """Return the Directory `path` if `name` is REMOTE or any form of a machine id, perhaps with a namespace."""
     if name == REMOTE:
         return Directory(path, name, "", "")
     found = _INSTANCE.match(name)
@@ -183,12 +185,13 @@ def list_directory(directory: str | int) -> Listing:
     Of the journals, the highest ranks are kept, up to MOST_FILES and MOST_NAME_BYTES. Only names are read: the caller
     checks whether each is a regular file.
 
-    Raises: FileError if the directory cannot be listed: EACCES.
+    Raises: FileError if the directory cannot be listed: EACCES; OSError for a descriptor.
     """
     leftovers: list[str] = []
     journals = 0
 
     def rank_journals() -> Iterator[Rank]:
+        """Yield the rank of each journal in the directory, count the journals, and collect the leftovers."""
         nonlocal journals
         for name in (entry.name for entry in _scan(directory)):
             kind = classify(name)

@@ -69,7 +69,6 @@ class _Gathered:
         self.leftovers: list[str] = []
 
     def build_seen(self) -> Seen:
-        """Return the whole look."""
         instances, volumes = tuple(self.instances.values()), tuple(self.volumes.values())
         return Seen(tuple(self.files), instances, volumes, tuple(self.leftovers))
 
@@ -117,8 +116,8 @@ class Observer:
         A file or directory that cannot be looked at has a row with a problem, and so has a link in a top to a directory
         that is not below `tops`. A vanished file has no row.
 
-        Raises: NotBtrfsError if no journal directory is on btrfs, or without any if a top is not; FileError for a top,
-        a directory or a configuration file of journald that cannot be read.
+        Raises: NotBtrfsError if no journal directory is on btrfs, or without any if a top is not; FileError for a top
+        that cannot be listed, or a configuration file of journald that cannot be read.
         """
         if not self.shared_us <= now_us < self.next_shared_us:
             self.shared_us = now_us
@@ -149,9 +148,9 @@ class Observer:
         return gathered.build_seen()
 
     def look_at(self, paths: Iterable[str], *, now_us: int) -> Seen:
-        """Return a Seen with one row for each of `paths`, even if it vanished. They must be as those of `resolve_path`.
+        """Return a Seen with one row for each of `paths`, those of `resolve_path`. An error becomes the row's problem.
 
-        Raises: FileError if a directory, or a configuration file of its journald, cannot be read.
+        Raises: FileError if a configuration file of a directory's journald cannot be read.
         """
         gathered = _Gathered(now_us)
         for path in dict.fromkeys(paths):
@@ -160,9 +159,9 @@ class Observer:
         return gathered.build_seen()
 
     def _look_at_place(self, place: Directory, only: str | None, gathered: _Gathered) -> None:
-        """Add the rows of all journal files in `place` to `gathered`, or only of `only`, or a row with the problem.
+        """Add the rows of all journal files in `place` to `gathered`, or that of `only`, even if it vanished.
 
-        Raises: FileError if the directory, or a configuration file of its journald, cannot be read.
+        If `place` cannot be looked at, one row has the problem. Raises: FileError as `look_at`.
         """
         try:
             with opening.open_directory(place.path) as fd:
@@ -187,7 +186,7 @@ class Observer:
 
         Forget the device's rows, and all maps, if another subvolume has its number now.
 
-        Raises: NotBtrfsError; OSError; FileError as `_look_at_place`.
+        Raises: NotBtrfsError; OSError; FileError as `look_at`.
         """
         if place.path in gathered.instances:
             return Listing([], [])
@@ -260,8 +259,8 @@ class Observer:
         return row
 
     def _survey_active(self, fd: int, *, closed: bool) -> Extents:
-        """Return the extents of `fd` by its last map, which is read if there is none, or in an open window if the
-        file's size or the number of its rows changed, or a snapshot was made.
+        """Return the extents of `fd` by its last map. Read the map if there is none, or in an open window if the file's
+        size changed, a snapshot was made, or the number of rows changed by more than 1/ALIKE.
 
         The number of rows is no number of extents: each dirty page is a row.
         """

@@ -16,6 +16,7 @@ from journalkeeper.config import files
 from journalkeeper.journald import layout
 from journalkeeper.journald.conf import Settings
 from journalkeeper.journald.layout import Directory, find_directories, list_directory, read_effective_settings
+from journalkeeper.journald.opening import hold
 from journalkeeper.model import MIB
 from journalkeeper.model.errors import FileError
 from journalkeeper.report.retention import summarize_history
@@ -88,12 +89,15 @@ def test_a_top_that_may_not_be_listed_is_an_error() -> None:
 def test_a_listing_parts_journals_from_leftovers_and_the_rest(tmp_path: Path) -> None:
     for name in ("system.journal", "a\n.journal", "\udcff.journal~", ".journalkeeper-1.tmp", "fss", "x.tmp"):
         touch(tmp_path / name)
-    for place in (str(tmp_path), os.open(tmp_path, os.O_RDONLY)):
-        found = list_directory(place)
-        assert sorted(found.journals) == ["a\n.journal", "system.journal", "\udcff.journal~"]
-        assert found.leftovers == [".journalkeeper-1.tmp"]
-        if isinstance(place, int):
-            os.close(place)
+    with hold(os.open(tmp_path, os.O_RDONLY)) as fd:
+        for found in (list_directory(str(tmp_path)), list_directory(fd)):
+            assert sorted(found.journals) == ["a\n.journal", "system.journal", "\udcff.journal~"]
+            assert found.leftovers == [".journalkeeper-1.tmp"]
+
+
+def test_an_open_directory_that_cannot_be_listed_is_an_error_of_its_own(tmp_path: Path) -> None:
+    with hold(os.open(tmp_path, os.O_PATH)) as unreadable, pytest.raises(OSError, match="Bad file descriptor"):
+        list_directory(unreadable)
 
 
 @pytest.mark.parametrize("most", [2, 9])
