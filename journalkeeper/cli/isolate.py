@@ -319,7 +319,7 @@ def _count(found: isolate.Tree) -> str:
 
 def _has_journald(top: str) -> bool:
     """Return whether the host's main journald writes to `top` and can be asked."""
-    return top == os.path.realpath(layout.TOP) and control.answers("", control.TIMEOUT_S) is not None
+    return top == os.path.realpath(layout.TOP) and control.is_responsive("", control.TIMEOUT_S) is not None
 
 
 def _hold_in_run(top: str, *words: str) -> AbstractContextManager[object]:

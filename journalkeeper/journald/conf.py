@@ -56,7 +56,7 @@ def read_settings(namespace: str = "") -> Settings:
 
     As in journald, an invalid or empty value is ignored. A limit that journald computes is None.
 
-    Raises: FileError for a file that the caller may not read, although journald may.
+    Raises: FileError for a file that exists but cannot be read.
     """
     name = f"journald@{namespace}.conf" if namespace else "journald.conf"
     return from_assignments(files.read_assignments(name), namespace)
@@ -144,6 +144,6 @@ SystemMaxFileSize= of before.
 
 
 def parse_target(text: str) -> tuple[int, int] | None:
-    """Return the numbers of TARGET in `text`, a drop-in of ours, or None. Version 0.2 wrote no size of files: 0."""
+    """Return both sizes of TARGET in the `text` of a drop-in, the second 0 if version 0.2 wrote it; None without it."""
     found = re.search(r"(?m)^# target-bytes=(\d{1,19})(?: file-bytes=(\d{1,19}))?$", text)
     return (int(found[1]), int(found[2] or 0)) if found else None

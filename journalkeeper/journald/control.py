@@ -48,9 +48,9 @@ def connect(path: str, kind: socket.SocketKind) -> socket.socket:
 
 
 def can_be_asked(place: layout.Directory) -> bool:
-    """Return whether a journald that accepts our requests seems to write `place`. No request is sent.
+    """Return whether a journald with a socket for requests seems to write `place`. No request is sent.
 
-    The main journald must have the mark RUNTIME/flushed: early and late in a boot it writes to /run.
+    The main journald must have the mark RUNTIME/flushed: early and late in a boot it writes to /run. False on OSError.
 
     Source: system_journal_open(), server_flushed_flag_is_set(), server_relinquish_var().
     """
@@ -62,7 +62,7 @@ def can_be_asked(place: layout.Directory) -> bool:
 
 
 def has_journald(place: layout.Directory) -> bool:
-    """Return whether `place` is the directory in TOP of a journald of this machine. A namespace must have a socket."""
+    """Return whether `place` is this machine's directory in TOP, for a namespace one with a socket. Raises: OSError."""
     if not place.machine_id or place.machine_id != layout.read_machine_id():
         return False
     own = f"{layout.TOP}/{'.'.join(filter(None, (place.machine_id, place.namespace)))}"
@@ -91,10 +91,10 @@ def synchronize(namespace: str = "", *, timeout_s: float = TIMEOUT_S) -> None:
     _require_done("sync", "Synchronize", namespace, timeout_s)
 
 
-def answers(namespace: str, timeout_s: float) -> bool | None:
-    """Return whether the journald of `namespace` answers within `timeout_s`; None if it cannot be asked.
+def is_responsive(namespace: str, timeout_s: float) -> bool | None:
+    """Return whether the journald of `namespace` answers within `timeout_s`; None if its socket fails.
 
-    An error is an answer, too: systemd 252 does not know the question.
+    Any other error is an answer, too: systemd 252 does not know the question.
     """
     try:
         _exchange("answer", "org.varlink.service.GetInfo", namespace, timeout_s)
@@ -115,10 +115,10 @@ def _require_done(what: str, method: str, namespace: str, timeout_s: float) -> N
 
 
 def _exchange(what: str, method: str, namespace: str, timeout_s: float) -> object:
-    """Send a request to the journald of `namespace`, and return its answer, which can be an error.
+    """Call `method`, a full name, of the journald of `namespace`, and return its answer, which can be an error.
 
     After a timeout journald may still execute the request. A listener that is not root, or is not of this machine or
-    container, gets no request. Raises: as `rotate`.
+    container, gets no request. Raises: as `rotate`; KeeperError if the answer is no JSON.
     """
     path = get_socket_path(namespace)
     call = json.dumps({"method": method, "parameters": {}}).encode() + b"\0"

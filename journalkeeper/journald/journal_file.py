@@ -95,7 +95,7 @@ def parse_header(data: bytes, size_bytes: int) -> Header:
     journald ends the file (0: unknown). If the file has grown since `size_bytes` was read, it looks truncated.
     `read_header` handles that.
 
-    Raises: UnknownFormatError; HeaderError if the header is not valid or contradicts the size.
+    Raises: HeaderError if the header is not valid or contradicts the size; its subclass UnknownFormatError.
     """
     if len(data) < HEADER_BYTES:
         raise HeaderError(f"only {len(data)} bytes, a header has {HEADER_BYTES}")

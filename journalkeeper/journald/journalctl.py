@@ -120,13 +120,10 @@ def _make_env() -> dict[str, str]:
 
 
 def _find_denial(messages: str) -> NeedsRootError | None:
-    """Return NeedsRootError if journalctl's stderr shows that the caller may not read the journal at all, else None.
-
-    For root, only EACCES has another cause.
-    """
+    """Return NeedsRootError if journalctl's stderr shows that the caller may not read the journal at all, else None."""
     if "insufficient permissions" in messages:
         return NeedsRootError("journalctl: only root and the group systemd-journal may read the journal")
-    if os.geteuid() != 0 and os.strerror(errno.EACCES) in messages:
+    if os.geteuid() != 0 and os.strerror(errno.EACCES) in messages:  # for root, EACCES has another cause
         return NeedsRootError(f"journalctl: {messages.strip()}")
     return None
 

@@ -59,7 +59,7 @@ def open_directory(path: str) -> AbstractContextManager[int]:
 
 @contextmanager
 def open_path(path: str) -> Iterator[int]:
-    """Open the file `path` as `hold_open`, in its directory as `open_directory`."""
+    """Open the file at the absolute `path` as `hold_open`, in its directory as `open_directory`."""
     directory, _, name = path.rpartition("/")
     with open_directory(directory or "/") as dir_fd, hold_open(name, dir_fd) as fd:
         yield fd

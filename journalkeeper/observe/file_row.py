@@ -61,9 +61,9 @@ def read_row(
 ) -> JournalFile:
     """Open the file `name` in the directory `place`, and return its complete row, in which a bad header is the problem.
 
-    After another problem or an OSError, the row has no measurements. `status` is the stat by the name. The disk usage
-    is measured only with `disk_bytes`, and the extents of an active file by `survey`. Dirty pages of a file that is
-    neither active nor ONLINE are written before its extents are read.
+    After another problem or an OSError, the row has no measurements. `status` is the stat by the name; the row has the
+    opened file's. The disk usage is measured only with `disk_bytes`, and the extents of an active file by `survey`.
+    Dirty pages of a file that is neither active nor ONLINE are written before its extents are read.
     """
     try:
         require_regular(status)
@@ -136,7 +136,7 @@ def build_problem(place: Directory, name: str | None, why: Reason, detail: str) 
 def explain_error(error: Exception) -> tuple[Reason, str]:
     """Return the reason and the detail for a row's problem, from the error that ended the look.
 
-    An UnfitFileError has its own reason. An errno without an entry in REASONS is REFUSED, with the text of strerror(3).
+    For an OSError, the detail is strerror(3)'s text, and the reason that of REASONS or REFUSED. Others have their own.
     """
     match error:
         case UnfitFileError():

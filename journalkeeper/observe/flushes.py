@@ -97,7 +97,7 @@ class Flushes:
     def look_again(self, directory: str | None = None) -> None:
         """Read the active files again, of `directory` or all, and update the flush timers. Note if a plan became due.
 
-        This can block until the data of a flush is on the disk.
+        This can block until the data of a flush is on the disk. An unknown directory is ignored.
         """
         for one in list(self._timers):
             if directory in {None, one} and self._update_timer(one):
@@ -110,10 +110,10 @@ class Flushes:
         return news or any(map(self._needs_sync, self._instances))
 
     def _update_timer(self, directory: str) -> bool:
-        """Update the flush timer of `directory` from its active files, and return whether a plan is due.
+        """Update the flush timer of `directory` and the states and mtimes of its files. Return whether a plan is due.
 
-        A file is unsynced if its state is ONLINE and a journald will still flush it (`may_be_live`). Remember the
-        states and mtimes of the files. After a flush of files that were known to be unsynced, wait for the write-back.
+        A plan is due when a flush is over, nothing is unsynced any more, or an untimed look was due. A file is unsynced
+        if it is ONLINE and a journald will still flush it. After a flush by a known timer, wait for the write-back.
         """
         timer = self._timers[directory]
         now_us = self._clock()
@@ -182,6 +182,6 @@ class Flushes:
         return any(timer.is_due(margin_us, self._clock()) for timer in self._timers.values())
 
     def get_next_look_us(self, margin_us: int) -> int | None:
-        """Return when (CLOCK_MONOTONIC, us) a timer next needs `look_again`, None if not before the next append."""
+        """Return when (CLOCK_MONOTONIC, us) to `look_again`: first `margin_us` before a flush; None until an append."""
         moments = [timer.next_look_us(margin_us) for timer in self._timers.values()]
         return min((moment for moment in moments if moment is not None), default=None)

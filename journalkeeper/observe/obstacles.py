@@ -60,7 +60,7 @@ def find_obstacles(mounts: Mounts, *paths: str) -> dict[str, Obstacle]:
     """Return why this process cannot write to `paths`, by path, or by the path of the read-only subvolume or mount.
 
     A mount that is read-only in `mounts` is an obstacle even if this process can write to it. Once the first path has
-    an obstacle by its own path, the others are not examined. A path that is gone is left out.
+    an obstacle by its own path, the others are not examined. A path that cannot be examined is left out.
     """
     found = dict[str, Obstacle]()
     for path in paths:
@@ -146,7 +146,7 @@ def find_silent(places: Places, timeout_s: float) -> tuple[tuple[str, Silence], 
 def _find_silence(namespace: str, unit: str, timeout_s: float) -> Silence | None:
     """Return why the unit stores no messages, or None, as for a namespace's unit that is off and not masked."""
     if os.path.lexists(f"{RUNNING}{unit}"):
-        if control.answers(namespace, timeout_s) is False:
+        if control.is_responsive(namespace, timeout_s) is False:
             return Silence.HUNG
         return Silence.ROLLED_BACK if not namespace and is_left_by_rollback(layout.TOP) else None
     if any(os.path.realpath(f"{place}/{unit}") == os.devnull for place in MASKING):

@@ -88,14 +88,14 @@ def test_silence_is_an_error_after_the_time_given(runtime: Path, listen: Listen)
 @pytest.mark.parametrize("answer", [b'{"parameters":{}}\0', b'{"error":"org.varlink.service.MethodNotFound"}\0'])
 def test_a_journald_that_answers_anything_takes_messages(runtime: Path, listen: Listen, answer: bytes) -> None:
     calls = listen(control.get_socket_path(), answer)
-    assert control.answers("", 20) is True
+    assert control.is_responsive("", 20) is True
     assert b"org.varlink.service.GetInfo" in calls[0]
 
 
 def test_a_journald_that_is_silent_or_away_does_not_answer(runtime: Path, listen: Listen) -> None:
-    assert control.answers("", 20) is None
+    assert control.is_responsive("", 20) is None
     listen(control.get_socket_path(), silent=True)
-    assert control.answers("", 0.2) is False
+    assert control.is_responsive("", 0.2) is False
 
 
 def test_a_stranger_who_listens_is_not_asked(runtime: Path, listen: Listen, monkeypatch: pytest.MonkeyPatch) -> None:
