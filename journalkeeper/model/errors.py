@@ -89,10 +89,9 @@ class InternalError(NamedTuple):
 
 
 def catch_errors(turn: Callable[[], T]) -> T | InternalError:
-    """Call `turn`, the work on one file or event. Return its result, or an InternalError with the exception.
+    """Call `turn`, the work on one file or event. Return its result, or an InternalError that describes the exception.
 
-    This is the one place that catches any subclass of Exception, so that an unforeseen one costs only one file its
-    turn.
+    This is the one place that catches every subclass of Exception, so that a bug costs only one file its turn.
     """
     try:
         return turn()

@@ -134,7 +134,7 @@ class Range(NamedTuple):
 
 
 def join_ranges(parts: Iterable[Range], gap_bytes: int = 1) -> tuple[Range, ...]:
-    """Join sorted `parts` that are less than `gap_bytes` apart, and add their extents."""
+    """Join `parts` that are less than `gap_bytes` apart, and add their extents. They must be sorted and disjoint."""
     joined: list[Range] = []
     for one in parts:
         last = joined[-1] if joined else None
@@ -159,7 +159,7 @@ class Rotation(NamedTuple):
 
     @property
     def instance(self) -> str:
-        """The name of the instance."""
+        """The instance of the active file."""
         return self.file.instance
 
 

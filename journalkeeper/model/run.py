@@ -112,8 +112,8 @@ class Wait(NamedTuple):
 def find_waits(before: Mapping[str, Wait], plan: Plan, outcomes: Sequence[Outcome], now_us: int) -> dict[str, Wait]:
     """Return the files that wait after a run, by path: postponed files of `plan`, and actions that were not done.
 
-    A file that waited `before` keeps the start of its wait, which is never later than `now_us`. In a rest, the start is
-    `now_us`, and a reason in LEFT stays.
+    A file that waited `before`, also for another reason, keeps the start of its wait, but at most `now_us`. With a
+    reason in RESTS, the wait begins anew at `now_us`, and the reason of `before` stays if it is in LEFT.
     """
     reasons = {skip.path: str(skip.reason) for skip in plan.skipped if skip.puts_off}
     reasons |= {outcome.path: str(outcome.reason) for outcome in outcomes if outcome.result is not Result.DONE}
@@ -253,10 +253,6 @@ class Meter:
         self._report(self.now)
 
     def add(self, length: int) -> None:
-        """Add `length` bytes to the done bytes of the present file, and call `report` with the new Progress.
-
-        A file never counts more than its planned bytes, even if some bytes are rewritten a second time. `report` is
-        called at every call, even if the sum stays the same.
-        """
+        """Add `length` bytes to those of the present file, up to its planned bytes, and call `report` in any case."""
         self.now = self.now._replace(done_bytes=min(self.now.done_bytes + length, self._end_bytes))
         self._report(self.now)

@@ -2,9 +2,9 @@
 """The one description of records: JSON, D-Bus, the log, SQL columns and metrics are made from a record's own fields.
 
 A record is a NamedTuple. The annotation of a field has its type, its unit and its limits in pydantic's terms, and the
-string below the field is its meaning in the man pages. Every field is published under its own name. A `Key` says what
-differs: another name, a name on the bus, a metric. A property of the class is published if its return annotation has a
-`Key`. Keys are only ever added and never renamed, because scripts use them.
+string below the field is its meaning in the man pages. Every field is published under its own name. A `Key` contains
+the differences: another name, a name on the bus, a metric. A property of the class is published if its return
+annotation has a `Key`. Keys are only ever added and never renamed, because scripts use them.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def split_hint(hint: Any) -> tuple[Any, bool, list[Any]]:
 
 @cache
 def list_rows(kind: Any) -> tuple[Row, ...]:
-    """Return a description of each published value of a record class: its fields, then its properties with a Key."""
+    """Return the rows of a record class: its fields that are not hidden, then its properties with a Key."""
     hints = get_type_hints(kind, include_extras=True)
     for name, member in vars(kind).items():
         if isinstance(member, property):
@@ -157,12 +157,10 @@ _make_adapter = cache(TypeAdapter)
 
 
 def parse_record(kind: type[T], written: Mapping[str, Any]) -> T:
-    """Return a record of class `kind` with the values of a JSON object or of a row by its column names.
+    """Return a record of class `kind` with the values of a JSON object or a row of the history.
 
-    The keys are the names of the record's fields, not the published names that a `Key` can give them. Unknown keys
-    are ignored.
-
-    Raises: ValueError for an impossible value, or a missing one without a default.
+    The keys are the names of the record's fields, not the names of columns or those that a `Key` can give them. Unknown
+    keys are ignored. Raises: ValueError for an impossible value, or a missing one without a default.
     """
     record: Any = kind
     known = {name: written[name] for name in record._fields if name in written}
@@ -175,7 +173,7 @@ def parse_record(kind: type[T], written: Mapping[str, Any]) -> T:
 
 
 def list_bus_rows(kind: type) -> tuple[Row, ...]:
-    """Return the rows of a record class whose values are published as D-Bus properties, without hidden values."""
+    """Return the rows of a record class that are D-Bus properties: those of `list_rows` without `bus=None`."""
     return tuple(row for row in list_rows(kind) if row.about.bus is not None)
 
 

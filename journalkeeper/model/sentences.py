@@ -33,8 +33,8 @@ MACHINE_ID: Final = re.compile("[0-9a-f]{32}")
 
 
 def shorten_path(path: str) -> str:
-    """Return the name of the file at `path`, with its directory's unless it is unique: it begins with a machine id, or
-    is an archive (@) in a directory whose name is one.
+    """Return the name of the file at `path`, with its directory's name before it unless the file's name is unique: it
+    begins with a machine id, or is an archive's (@) in a directory whose name is just a machine id.
     """
     directory, name = posixpath.split(path)
     parent = posixpath.basename(directory)
@@ -43,8 +43,8 @@ def shorten_path(path: str) -> str:
 
 
 def describe_outcome(outcome: Outcome, name: str = "") -> str:
-    """Return the sentence for an outcome: "compressed NAME: 3.7 MiB to 576 KiB on disk, 3,046 to 46 extents", or "did
-    not compress NAME (REASON): DETAIL".
+    """Return the sentence for an outcome: "compressed NAME: 3.7 MiB to 576 KiB on disk, 3,046 to 46 extents", "did not
+    (or failed to) compress NAME (REASON): DETAIL", or "NAME: DETAIL" of a rewrite without gain.
 
     `name` replaces the short name of the file, or the path of the directory. Names and details are not escaped.
     """

@@ -122,13 +122,13 @@ def format_exact(number: int, units: Mapping[str, int] = SIZE_UNITS) -> str:
 
 
 def spell_size(size_bytes: int) -> str:
-    """Return a size for a sentence: 3.7 MiB, 576 KiB, 12 B; the number is that of `format_size`."""
+    """Return a size for a sentence: 3.7 MiB, 576 KiB, 12 B; the number is that of `format_size`, without ".0"."""
     number, unit = format_size(size_bytes)[:-1], format_size(size_bytes)[-1]
     return f"{number.removesuffix('.0')} {'B' if unit == 'B' else f'{unit}iB'}"
 
 
 def format_span(span_us: int, accuracy_us: int = SECOND_US) -> str:
-    """Return a time span in at most two units, such as "1h 2min", "10min 14s", "infinity" or "0".
+    """Return a time span in at most two units, the largest that are not 0: "1h 2min", "1d 5s", "infinity", or "0".
 
     The rest and a second unit below `accuracy_us` are cut off: 1.5 s is "1s", 0.5 s is "500ms". systemd accepts them.
     """
@@ -145,7 +145,7 @@ def format_span(span_us: int, accuracy_us: int = SECOND_US) -> str:
 
 
 def spell_time(seconds: float) -> str:
-    """Return a duration with its unit and three digits: "262ms", "1.05s", "12.3us"; from a minute on "3min 12s"."""
+    """Return a duration with its unit and up to three digits: "262ms", "1.05s", "12us"; from a minute on "3min 12s"."""
     if seconds >= 60:
         return format_span(round(seconds) * SECOND_US)
     rounded = float(f"{seconds:.3g}")
@@ -154,7 +154,7 @@ def spell_time(seconds: float) -> str:
 
 
 def pluralize(number: int, singular: str) -> str:
-    """Return a number with its noun in the right form: "1 file", "9,447 extents", "2 directories"."""
+    """Return a number with its noun: "1 file", "9,447 extents", "2 directories". A plural has -s, or -ries for -ry."""
     plural = f"{singular[:-1]}ies" if singular.endswith("ry") else f"{singular}s"
     return f"{number:,} {singular if number == 1 else plural}"
 
@@ -194,7 +194,7 @@ class Compression(NamedTuple):
 
 
 def explain_lost_level(asked: Compression, tool: str) -> str:
-    """Return the detail for a rewrite with the level of the mount, because `tool` takes no level."""
+    """Return the detail for a rewrite with the mount's level: "as zstd, not zstd:3: TOOL takes no level"."""
     return f"as {asked.algorithm}, not {asked}: {tool} takes no level"
 
 

@@ -53,7 +53,7 @@ class Result(StrEnum):
 class Reason(StrEnum):
     """Why an action is done or not: a short fixed word, and a sentence that is listed in journalkeeper-reasons(7).
 
-    The sentence of a reason not to act also says what ends it.
+    The sentence of a reason not to act also describes what ends it.
     """
 
     sentence: str
