@@ -69,15 +69,15 @@ class Chart(NamedTuple):
 
     @property
     def columns(self) -> int:
-        """The width in columns. Bars have at least LEAST_BARS, and the last ones are then free."""
-        return max(len(self.times), LEAST_BARS if self.layers and self.layers[0].bars else 1)
+        """The width in columns. A chart of bars only has at least LEAST_BARS, and the last ones are then free."""
+        only_bars = self.layers and all(layer.bars for layer in self.layers)
+        return max(len(self.times), LEAST_BARS if only_bars else 1)
 
     @property
     def labels(self) -> list[tuple[float, str, str]]:
-        """At most LABELS tuples of a place in percent, CSS classes and a text, with the first column and the right
-        edge.
+        """At most LABELS tuples of the middle of a column in percent, CSS classes and the column's time.
 
-        `times` must not be empty.
+        They are evenly spread from the first column to the last. Free columns have none. `times` must not be empty.
         """
         last, form = self.columns - 1, _choose_time_format(self.times)
         chosen = sorted({last * part // (LABELS - 1) for part in range(LABELS)})
@@ -156,7 +156,7 @@ def _choose_levels(high: float, unit: str = "") -> tuple[tuple[float, str], ...]
 
 
 def _choose_time_format(times: Sequence[int]) -> Callable[[int], str]:
-    """Return the function that labels times on an axis: by the day if they span over four days, else by the hour."""
+    """Return the function that labels sorted `times`: by the day if they span over four days, else to the minute."""
     return format_day if times[-1] - times[0] > 4 * DAY_US else format_axis_time
 
 
@@ -241,8 +241,8 @@ def _describe_median(times_s: Sequence[float | None]) -> str:
 
 
 def draw_extents(record: Recorded, evidence: Evidence) -> Figure:
-    """Return the chart of extents until the present look, their ideal number, and the time of each rewrite. A
-    span without counts repeats the one before it. Without plausible counts, the figure has only a sentence.
+    """Return the chart of extents until the present look, their ideal number, and the time of each rewrite. A span
+    shows its highest counts, or repeats the last ones. Without plausible counts, the figure has only a sentence.
     """
     look, now_us = evidence.look, evidence.now_us
     files = [] if isinstance(look, Unknown) else [file for file in look.host.files if file.problem is None]

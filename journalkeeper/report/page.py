@@ -40,9 +40,9 @@ def render_page(evidence: Evidence, verdict: Verdict, host: str) -> str:
 
 
 def _make_environment() -> Environment:
-    """Return the template environment: it escapes markup and control characters, and shortens values (`long`: less)."""
+    """Return the template environment: it escapes values and cuts them to LONGEST, with the filter `long` to LONG."""
 
-    def escape_and_shorten(value: object, longest: int = LONGEST) -> object:
+    def escape_and_shorten(value: object, longest: int = LONGEST) -> Markup:
         return value if isinstance(value, Markup) else Markup.escape(shorten(escape(str(value)), longest))
 
     made = Environment(
@@ -76,7 +76,7 @@ def _make_overview(evidence: Evidence, verdict: Verdict, host: str) -> dict[str,
 
 
 def _describe_verdict(verdict: Verdict) -> str:
-    """Return the first problem and the number of others, or without a problem the counts of checks and suggestions."""
+    """Return the first problem and the number of others, or the numbers of passed checks, advice and unknown checks."""
     if number := len(verdict.problems):
         more = f" {pluralize(number - 1, 'more problem')} below." if number > 1 else ""
         return f"{verdict.problems[0].sentence}{more}"

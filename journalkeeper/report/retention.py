@@ -133,7 +133,7 @@ def compute_bytes_per_day(instance: Instance, files: Sequence[JournalFile]) -> f
 
 
 def _has_plausible_span(file: JournalFile, instance: Instance) -> bool:
-    """Return whether the entries' times are known, in order, and within MaxFileSec= (0: no limit) or MONTH_US."""
+    """Return whether the times are known, in order, and at most max(MaxFileSec=, MONTH_US) apart (0: no limit)."""
     longest_us = max(instance.max_file_us, MONTH_US) if instance.max_file_us else INFINITY_US
     return file.head_time_us > 0 and 0 <= file.tail_time_us - file.head_time_us <= longest_us
 
@@ -221,11 +221,11 @@ def _room_bytes(instance: Instance, files: Sequence[JournalFile]) -> int:
 
 
 def find_limit(instance: Instance, use: int, room: float, by_files: float, rate: float | None) -> tuple[float, str]:
-    """Return (bytes, setting) of the smallest limit, which journald reaches first; (inf, "") without a limit.
+    """Return the smallest limit, which journald reaches first, as (bytes, "SystemMaxUse=4G"); (inf, "") without one.
 
-    The limits in bytes are `use` by SystemMaxUse=, `room` by SystemKeepFree=, and `by_files` by SystemMaxFiles=. If
-    `use` is 0, `room` does not count. The limit by MaxRetentionSec= is the bytes that `rate` (bytes per day) makes in
-    that time.
+    The limits in bytes are `use` by SystemMaxUse=, `room` by SystemKeepFree=, and `by_files` by SystemMaxFiles=.
+    Neither `use` nor `by_files` counts if it is 0, and `room` only with `use`. The limit by MaxRetentionSec= is the
+    bytes that `rate` (bytes per day) makes in that time.
     """
     limits = []
     if use:

@@ -144,7 +144,7 @@ class Story(NamedTuple):
 def describe_change(decided: Decision, window: Window | None, now_us: int) -> str:
     """Return a sentence on when the planned action will be done, or when the decision against one can change.
 
-    Return "" where the sentence for the reason names the event that can change the decision.
+    It mentions `--now` if that would change the decision. Return "" where only the reason's sentence names the event.
     """
     if decided.action in UPKEEP:
         return "The next run of the service does it; `journalkeeper defrag` does it now."
@@ -258,7 +258,7 @@ def _explain_one(decided: Decision, window: Window | None, now_us: int, *, watch
 
 
 def _list_sentences(decision: Decision | None, unknown: Mapping[str, str]) -> list[str]:
-    """Return the sentences on the decision, or a single sentence that states why there is no decision."""
+    """Return the sentences on the decision, or one: why the decision is unknown, or else "nothing to do"."""
     if decision is not None:
         return list(decision.sentences)
     return [f"{UNKNOWN}: {escape(unknown['decision'])}" if "decision" in unknown else "nothing to do"]
@@ -357,10 +357,11 @@ def describe_limits(kept: HistorySpan) -> list[tuple[str, str]]:
 
 
 def _describe_limit(kept: HistorySpan) -> str:
-    """Return the limit reached first, the use of each, and the time that a full journal covers, or only "no limit"."""
+    """Return the limit reached first, the use of each, and the span of a full journal; or "no limit" or "unknown"."""
     if kept.binding is None:
         return "no limit" if kept.max_use_bytes == 0 else UNKNOWN
-    said = f"{kept.binding} is reached first; now {kept.files:,} of at most {pluralize(kept.max_files, 'file')}"
+    used = f"{kept.files:,} of at most " if kept.max_files else ""
+    said = f"{kept.binding} is reached first; now {used}{pluralize(kept.max_files or kept.files, 'file')}"
     if kept.max_use_bytes:
         said += f" and {spell_size(kept.allocated_bytes)} of at most {spell_size(kept.max_use_bytes)}"
     if kept.max_retention_us not in {0, INFINITY_US}:

@@ -40,7 +40,7 @@ def _format_local_time(time_us: int, form: str) -> str:
 
 
 def describe_total_saving(counters: Counters) -> str:
-    """Return "at least 1.2 GiB on disk and 31,415 extents since 2026-11-01", or "" if nothing was saved."""
+    """Return "1.2 GiB on disk and 31,415 extents since 2026-11-01" ("at least" if some are unmeasured), "" for none."""
     size_bytes = max(0, counters.bytes_reclaimed or 0)
     least = "at least " if counters.unmeasured else ""
     parts = [f"{least}{spell_size(size_bytes)} on disk"] if size_bytes else []

@@ -129,9 +129,9 @@ def test_a_history_is_from_the_oldest_entry_to_the_newest_and_what_would_fit() -
     kept = place().retention
     assert (kept.files, kept.allocated_bytes, kept.disk_bytes) == (2, 64 << 20, 102 << 20)
     assert kept.oldest_us == NOW_US - 8 * DAY_US
-    span = 8 * DAY_US - HOUR_US
-    assert kept.full_span_us == span * 8
+    assert kept.full_span_us == (8 * DAY_US - HOUR_US) * 8
     assert kept.binding == "SystemMaxUse="
+    assert "SystemMaxUse= is reached first; now 2 files and " in told(place(system_max_files=0))
 
 
 @pytest.mark.parametrize(
