@@ -7,7 +7,7 @@ import argparse
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from journalkeeper.cli.parser import parser
+from journalkeeper.cli.parser import make_parser
 
 KINDS: Final = {"DIR": "directory", "FILE": "file", "PATH": "journals"}
 OFFERED: Final = {"TIME": ("today", "yesterday", "now"), "HOW": ("zstd", "zlib", "lzo", "no")}
@@ -61,7 +61,7 @@ class Command(NamedTuple):
 
 def program() -> Command:
     """Return the whole program. Its `options` are those that every command has, and --version."""
-    top = parser(None)
+    top = make_parser(None)
     everywhere = {flag for action in top._actions for flag in action.option_strings}
     return _command(top, (), "", everywhere)
 

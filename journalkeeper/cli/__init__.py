@@ -44,6 +44,6 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def start() -> int:
-    """Run the command for pip's own script, which does not clear the environment as the installed command does."""
+    """For pip's script: clear the environment, as the installed command does before Python starts, and run `main`."""
     clear_variables()
     return main()

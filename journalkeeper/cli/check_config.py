@@ -56,11 +56,11 @@ def run(_: argparse.Namespace, context: Context) -> int:
     """
     output = context.output
     try:
-        config = context.config()
+        config = context.read_config()
     except ConfigError as error:
         if output.json == "off":
             raise
-        output.document(ConfigAnswer([WrongLine(*problem) for problem in error.problems], []))
+        output.write_document(ConfigAnswer([WrongLine(*problem) for problem in error.problems], []))
         return 1
     values = describe(config)
     table = Table(_COLUMNS, values, lambda value: GREY if value.default else "")

@@ -36,7 +36,7 @@ class Context:
         self.privileged = os.geteuid() == 0
         self.now_us = time.time_ns() // 1000
 
-    def config(self) -> Config:
+    def read_config(self) -> Config:
         """Return the configuration, read anew: from --config FILE, else from the search path of journalkeeper.conf.
 
         Raises: ConfigError for wrong lines; FileError for a file that cannot be read.
@@ -45,25 +45,25 @@ class Context:
         found = files.read_assignments("journalkeeper.conf", subdir="") if given is None else files.parse_file(given)
         return validation.make_config(found)
 
-    def engine(self, config: Config | None = None, *, patient: bool = False) -> Engine:
+    def make_engine(self, config: Config | None = None, *, patient: bool = False) -> Engine:
         """Return an engine for `config`, by default the configuration on disk.
 
         Root's engine measures disk bytes. With `patient`, which only the service sets, the engine follows flushes and
         does not measure, and -D need not exist.
 
-        Raises: as `config` and `list_directories`.
+        Raises: as `read_config` and `list_directories`.
         """
         return Engine(
-            config or self.config(),
+            config or self.read_config(),
             directories=self.list_directories(patient=patient),
             state_directory=self.state_directory,
             disk_bytes=self.privileged and not patient,
             follows=patient,
         )
 
-    def running(self) -> Service | None:
-        """Return a connection to the running service, which the caller closes, or None if none runs or the command is
-        not about the host's service.
+    def find_service(self) -> Service | None:
+        """Return a connection to the running service, which the caller closes, or None if no bus or no service runs, or
+        if the command is not about the host's service.
 
         Raises: HungError if the service does not answer; BusyBusError if the bus does not; KeeperError if the service
         refuses.
@@ -71,12 +71,12 @@ class Context:
         return Service.find() if self.means_service() else None
 
     def read_service(self) -> Manager | Hung | Unknown | None:
-        """Return the running service's report, or None where `running` does.
+        """Return the running service's report, or None where `find_service` does.
 
         Return Hung if the service or the bus does not answer, and Unknown with the reason if the service refuses.
         """
         try:
-            with self.running() or nullcontext() as service:
+            with self.find_service() or nullcontext() as service:
                 return service.found if service else None
         except names.HungError:
             return Hung()
@@ -88,12 +88,11 @@ class Context:
     def require_service(self) -> Service:
         """Return a connection to the running service, which the caller closes.
 
-        Raises: UsageError with -D, --config, or a state directory other than the default; KeeperError if no service
-            runs, or if the service refuses; HungError if the service does not answer.
+        Raises: UsageError unless `means_service`; KeeperError if no service runs; as `find_service`.
         """
         if not self.means_service():
             raise UsageError("only the host's service can do this: leave out -D, --config and STATE_DIRECTORY=")
-        if (service := self.running()) is None:
+        if (service := self.find_service()) is None:
             raise KeeperError("the service is not running or not on D-Bus: see systemctl status journalkeeper")
         return service
 
@@ -102,19 +101,19 @@ class Context:
         args = self._args
         return args.directory is None and args.config is None and self.state_directory == state.DEFAULT
 
-    def service(self, asked: Request) -> Service | None:
+    def find_service_for(self, asked: Request) -> Service | None:
         """Return a connection to the running service, which the caller closes, or None if it cannot carry out `asked`.
 
         It cannot if it watches other directories than Directories=, or if the paths are not below these, not ASCII or
         too long. It is not asked before a shutdown, when the bus may be gone. None for root if the bus does not answer.
 
-        Raises: as `config` and `running`.
+        Raises: as `read_config` and `find_service`.
         """
-        tops = self.config().watch.directories
+        tops = self.read_config().watch.directories
         below = all(path.isascii() and any(_is_below(path, top) for top in tops) for path in asked.paths)
         fits = below and sum(map(len, asked.paths)) <= MOST_CHARACTERS
         try:
-            service = self.running() if fits and not asked.before_shutdown else None
+            service = self.find_service() if fits and not asked.before_shutdown else None
         except names.BusyBusError:
             if not self.privileged:
                 raise
@@ -125,25 +124,25 @@ class Context:
         return None
 
     @contextmanager
-    def keeper(self, asked: Request) -> Iterator[Keeper]:
-        """Yield the running service if `service` returns it, else the engine in this process.
+    def open_keeper(self, asked: Request) -> Iterator[Keeper]:
+        """Yield the running service if `find_service_for` returns it, else the engine in this process.
 
-        Raises: as `service`, or else as `engine`.
+        Raises: as `find_service_for`, or else as `make_engine`.
         """
-        with self.service(asked) or nullcontext() as service:
-            yield service or self.engine()
+        with self.find_service_for(asked) or nullcontext() as service:
+            yield service or self.make_engine()
 
     def watches(self, path: str) -> bool:
         """Return whether the absolute `path` is one of Directories=, or below one without a link between.
 
-        Raises: as `config`.
+        Raises: as `read_config`.
         """
-        tops = self.config().watch.directories
+        tops = self.read_config().watch.directories
         places = {*tops, *map(os.path.realpath, tops)}
         return os.path.realpath(path) in places or any(_is_below(path, place) for place in places)
 
     @contextmanager
-    def record(self) -> Iterator[Record]:
+    def open_record(self) -> Iterator[Record]:
         """Open the history for reading; a missing one is empty. After the block, unreadable rows are noted on stderr.
 
         Raises: NeedsRootError without the right to read the history; KeeperError if it is damaged; BusyError if it is
@@ -154,12 +153,12 @@ class Context:
             self.output.note(*record.ignored)
 
     def read_history(self, since_us: int, directory: str | None = None) -> Recorded | Unknown:
-        """Return the contents of the history, or Unknown with the reason if it cannot be read.
+        """Return the contents of the history as `open_record` does, or Unknown with the reason if it cannot be read.
 
         `since_us` and `directory` restrict only the actions. The written bytes are those of the last 24 hours.
         """
         try:
-            with self.record() as record:
+            with self.open_record() as record:
                 return Recorded(
                     entries=tuple(record.history([directory] if directory else [], since_us)),
                     totals=tuple(record.totals()),
@@ -189,7 +188,7 @@ class Context:
 
 
 def _is_below(path: str, top: str) -> bool:
-    """Return whether `path`, perhaps a link, is below `top` with no link between: the service would not follow one."""
+    """Return whether `path` is below `top` with no link between: the service follows none. Both may be links."""
     way, below = os.path.dirname(path), top.rstrip("/")
     if not path.startswith(f"{below}/"):
         return False

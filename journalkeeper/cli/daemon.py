@@ -44,7 +44,7 @@ async def _serve_until_stopped(context: Context, log: Log) -> int:
     from journalkeeper.service.daemon import Daemon  # noqa: PLC0415
     from journalkeeper.service.worker import ReplacedError  # noqa: PLC0415
 
-    daemon = Daemon(lambda: context.engine(patient=True), log)
+    daemon = Daemon(lambda: context.make_engine(patient=True), log)
     try:
         await daemon.run(partial(serve_bus, daemon, names.find_address()))
     except ReplacedError as error:

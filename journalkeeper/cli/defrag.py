@@ -31,8 +31,7 @@ from journalkeeper.model.run import Report
 from journalkeeper.model.units import spell_size, spell_time
 
 
-def options(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `add_selection`, and -n."""
+def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-n", "--dry-run", action="store_true", help="change nothing, show the plan")
     work.add_selection(parser)
 
@@ -42,14 +41,14 @@ def run(args: argparse.Namespace, context: Context) -> int:
     if an action failed, if SIGINT, SIGTERM or SIGHUP ended the run after its chunk, or as `report_problems`.
 
     An error of the service does not lead to a run in this process. Raises: NeedsRootError if an unprivileged user can
-    read none of the files; as `Context.keeper` and its methods.
+    read none of the files; as `Context.open_keeper` and its methods.
     """
-    asked = work.request(args)._replace(asked=not args.upkeep)
+    asked = work.make_request(args)._replace(asked=not args.upkeep)
     if args.dry_run:
         return plans.show(asked, context)
     output = context.output
     with ExitStack() as stack:
-        draw, keeper = stack.enter_context(on_terminal(output)), stack.enter_context(context.keeper(asked))
+        draw, keeper = stack.enter_context(on_terminal(output)), stack.enter_context(context.open_keeper(asked))
         stop = stack.enter_context(catch_signals("\nStopping after this chunk." if draw.seen else ""))
         report = keeper.defragment(asked, on_progress=draw, stop=stop)
     outcomes, skipped = report.outcomes, report.skipped
@@ -69,7 +68,9 @@ def run(args: argparse.Namespace, context: Context) -> int:
 
 
 def _sum_up_outcomes(report: Report) -> str:
-    """Return `describe_no_actions`, or "1 of 2 files done, 1 failed: 1 MiB rewritten in 2s." and `describe_rest`."""
+    """Return `describe_no_actions`, or "1 of 2 files done, 1 failed: 9 to 1 extent, 1 MiB rewritten in 2s." and
+    `describe_rest`.
+    """
     outcomes, skipped = report.outcomes, report.skipped
     if not outcomes:
         return work.describe_no_actions(skipped)

@@ -40,15 +40,14 @@ DOCTOR_RULES: Final = (*RULES, history)
 _COLOURS: Final = {Severity.PROBLEM: RED, Severity.ADVICE: YELLOW}
 
 
-def options(parser: argparse.ArgumentParser) -> None:
-    """Add the option --check."""
+def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--check", action="store_true", help="exit status 1 if the verdict of status is not OK")
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
     """Collect the evidence, apply all rules, show the findings, and return the exit status.
 
-    With --check it is 1 if a rule found a problem, or if this host's service is meant and `status` is not OK; else 0.
+    With --check it is 1 if a finding is a problem, not advice, or, if `means_service`, `status` is not OK; else 0.
     Raises: as `gather`.
     """
     evidence = gather(context, Wanted(args.directory, DOCTOR_ENTRIES, context.now_us - RECENT_US))

@@ -41,13 +41,13 @@ def gather(context: Context, wanted: Wanted) -> Evidence:
         may be read; OSError for a -D that cannot be examined.
     """
     try:
-        config, wrong = context.config(), ""
+        config, wrong = context.read_config(), ""
     except (KeeperError, OSError) as error:
         config, wrong = Config(), str(error)
     record = context.read_history(wanted.since_us, wanted.directory)
     service = context.read_service()  # with -D none
     answers = isinstance(service, Manager)  # the service has judged its obstacles itself
-    engine = context.engine(config)
+    engine = context.make_engine(config)
     look = _look(engine, record, context.now_us) if wanted.files or not answers else UNASKED
     instances = () if isinstance(look, Unknown) else look.host.instances
     ours = wanted.directory is None or any(one.rotatable for one in instances)
@@ -63,23 +63,23 @@ def gather(context: Context, wanted: Wanted) -> Evidence:
         units=machine.read_units() if ours else ELSEWHERE,
         storage=machine.read_storage() if ours else ELSEWHERE,
         service=service if ours else ELSEWHERE,
-        unwritable=() if answers else _find_unwritable(places, wanted),
+        unwritable=() if answers else _find_unwritable(places, wanted.directory),
         silent=(() if answers else obstacles.find_silent(places, ASK_S)) if ours else ELSEWHERE,
         full=() if answers else obstacles.find_full(places),
     )
     return evidence._replace(present=find_present(evidence))
 
 
-def _find_unwritable(places: Places, wanted: Wanted) -> tuple[tuple[str, Obstacle], ...]:
-    """Return the obstacles of `places`, but only READ_ONLY for a user other than root, and for what -D names."""
+def _find_unwritable(places: Places, directory: str | None) -> tuple[tuple[str, Obstacle], ...]:
+    """Return the obstacles of all `places`. With -D, and for users other than root, only READ_ONLY is one."""
     mounts = obstacles.read_mounts(MOUNTINFO)
     found = chain.from_iterable(obstacles.find_unwritable(*one, mounts).items() for one in places.items())
-    ours = wanted.directory is None and os.geteuid() == 0
+    ours = directory is None and os.geteuid() == 0
     return tuple(one for one in found if ours or one[1] is Obstacle.READ_ONLY)
 
 
 def _look(engine: Engine, record: Recorded | Unknown, now_us: int) -> Look | Unknown:
-    """Look at all files, and return the look with `made_nocow` of the record, or Unknown with the reason of a failure.
+    """Look at all files, and return the look with `made_nocow` of the record, or Unknown after a KeeperError.
 
     The look's `foreign` lists the directories that are not on btrfs. Without one on btrfs the look has no files.
     """

@@ -39,8 +39,7 @@ from journalkeeper.report.story import Decision, DirectoriesAnswer, DirectoryAns
 ONLY_ROOT: Final = "only root can measure it"
 
 
-def options(parser: argparse.ArgumentParser) -> None:
-    """Add the argument FILE: the journal file or directory to describe."""
+def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help="a journal file, or a directory of journal files")
 
 
@@ -54,7 +53,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
     if not os.path.isdir(path):
         return _show_file(path, context)
     given, args.directory = args.directory, path
-    host = context.engine().look(Request())
+    host = context.make_engine().look(Request())
     if context.watches(path):
         args.directory = given  # then the service makes the plan, as for `plan`
     return _show_directories(host, path, context)
@@ -66,7 +65,7 @@ def _show_file(path: str, context: Context) -> int:
     Raises: NeedsRootError if an unprivileged user cannot read the file; OSError if the file vanishes after the look.
     """
     asked = Request(paths=(path,))
-    host = context.engine().look(asked)
+    host = context.make_engine().look(asked)
     (file,) = host.files
     output = context.output
     status = report_problems(list_problems(host.files), 1, asked.paths, context)
@@ -79,7 +78,7 @@ def _show_file(path: str, context: Context) -> int:
 def _collect_story(file: JournalFile, now_us: int, context: Context) -> Story:
     """Collect all that `explain` shows about a file. `unknown` of the Story has the reason for each part that is None.
 
-    The map of an active file is not read shortly before a flush. Raises: OSError if the file cannot be opened.
+    The picture of an active file is () shortly before a flush. Raises: OSError if the file cannot be opened.
     """
     unknown: dict[str, str] = {}
     plan = _try_plan(Request(paths=(file.path,)), context, unknown)
@@ -99,7 +98,7 @@ def _collect_story(file: JournalFile, now_us: int, context: Context) -> Story:
         price=ReadPrice(slow_s, None if isinstance(read_s, str) else round(read_s, 3)),
         past=past,
         samples=samples,
-        decision=_explain(file.path, plan, window, now_us, context),
+        decision=_explain_path(file.path, plan, window, now_us, context),
         window=window,
         unknown=unknown,
     )
@@ -114,7 +113,7 @@ def _read_past(
     """
     since_us = file.head_time_us or now_us
     try:
-        with context.record() as record:
+        with context.open_record() as record:
             return tuple(record.history([file.path], since_us)), tuple(record.samples([file.path], since_us))
     except KeeperError as error:
         unknown["past"] = str(error)
@@ -130,8 +129,8 @@ def _try_plan(asked: Request, context: Context, unknown: dict[str, str]) -> Plan
         return Plan({}, (), ())
 
 
-def _explain(path: str, plan: Plan, window: Window | None, now_us: int, context: Context) -> Decision | None:
-    """Return `explain_decision` of the plan's skips on `path`, and then its actions in reverse order."""
+def _explain_path(path: str, plan: Plan, window: Window | None, now_us: int, context: Context) -> Decision | None:
+    """Return the plan's first action on `path`, or else its last skip, with sentences on all of these; or None."""
     rows: list[Action | Skip] = [*plan.skipped, *reversed(plan.actions)]
     decisions = [Decision.of(one) for one in rows if one.path == path]
     return story.explain_decision(decisions, window, now_us, watched=context.watches(path))
@@ -156,7 +155,7 @@ def _show_directories(host: Host, path: str, context: Context) -> int:
                 instance=one,
                 window=plan.window.get(one.name),
                 retention=summarize_history(one, host.files),
-                decision=_explain(one.directory, plan, None, host.now_us, context),
+                decision=_explain_path(one.directory, plan, None, host.now_us, context),
                 files=Sums.of(files),
                 unexamined=len(below) - len(files),
             )

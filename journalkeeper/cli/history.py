@@ -61,7 +61,7 @@ def _make_columns(width: int | None) -> tuple[Column[HistoryEntry], ...]:
     )
 
 
-def options(parser: argparse.ArgumentParser) -> None:
+def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the arguments PATH…, and the options --since and --until, in microseconds since the epoch."""
     add_paths(parser)
     parser.add_argument("--since", metavar="TIME", type=parse_time_us, default=0, help="nothing older than this")
@@ -69,12 +69,12 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
-    """Show the recorded outcomes and extent counts of PATH, or below -D. Return the exit status: 1 if nothing was ever
-    recorded of a PATH that does not exist or has no journal's name. Raises: as `Context.record`.
+    """Show the recorded outcomes and extent counts at or below PATH or -D. Return the exit status: 1 if nothing was
+    ever recorded of a PATH that does not exist or has no journal's name. Raises: as `Context.open_record`.
     """
     # The history has the real paths.
     paths = tuple(map(os.path.realpath, args.paths or ([args.directory] if args.directory else [])))
-    with context.record() as record:
+    with context.open_record() as record:
         entries = record.history(paths, args.since, args.until)
         samples = record.samples(paths, args.since, args.until)
         unknown = [path for path in paths if not (record.history([path]) or record.samples([path]))]
@@ -96,7 +96,7 @@ def _find_problem(path: str) -> Reason | None:
 
 
 def _sum_up_actions(entries: list[HistoryEntry], samples: list[Sample]) -> str:
-    """Return how many `entries` are done, `describe_sums` of these, and bytes. `samples` count only without entries."""
+    """Return how many `entries` are done, `describe_sums` of these, and bytes; or that there are none."""
     if not entries:
         return "Nothing was rewritten." if samples else "Nothing is recorded."
     done = [entry.outcome for entry in entries if entry.outcome.result is Result.DONE]

@@ -125,8 +125,7 @@ class IsolateAnswer(NamedTuple):
     lost: str | None
 
 
-def options(parser: argparse.ArgumentParser) -> None:
-    """Add --flat, and --apply and --undo, which exclude each other."""
+def add_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_mutually_exclusive_group()
     group.add_argument("--apply", action="store_true", help="move the journal into a subvolume")
     group.add_argument("--undo", action="store_true", help="move it back into a plain directory")
@@ -134,11 +133,11 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
-    """Show, or with --apply and --undo do, the move of the journal directory. Return 0.
+    """With --apply or --undo, move the journal directory; else only show the plan. Return 0.
 
-    End a move that was killed first. Bring back a subvolume that is elsewhere (`_find_elsewhere`). Restart the service
-    if its journal was changed. Raises: NeedsRootError; UsageError for --flat without --apply; KeeperError if the
-    journal cannot be moved: it is as it was, or the message says where it is.
+    Before, end a move that was killed, and bring back a subvolume that is elsewhere (`_find_elsewhere`). Afterwards,
+    restart the service if its journal was changed. Raises: NeedsRootError, also for the plan; UsageError for --flat
+    without --apply; KeeperError if the journal cannot be moved: it is as it was, or the message names its place.
     """
     if not context.privileged:
         raise NeedsRootError("the journal's files and subvolumes are for root")
@@ -179,13 +178,14 @@ def run(args: argparse.Namespace, context: Context) -> int:
             # in the service's mount namespace, the old directory alone is writable (ReadWritePaths=)
             subprocess.run(["systemctl", "try-restart", SERVICE], check=False, capture_output=True)
     kind = "a subvolume of its own" if args.apply else "a plain directory"
-    said = [f"{top} is {kind}{'' if changed else ' already'}: {_count(found)}."]
+    said = [f"{top} is {kind}{'' if changed else ' already'}: {_describe_size(found)}."]
     said += [READERS] * changed + [_describe_rollback(top)] * (changed and args.apply)
     _show(context, found, said, None, changed=changed)
     return 0
 
 
 def _show(context: Context, tree: isolate.Tree, said: list[str], lost: str | None, *, changed: bool = False) -> None:
+    """Show the sentences `said`, or with --json the state of the tree with `lost` and `changed`."""
     flat, sizes = _is_flat(tree.path), tree.sizes
     answer = IsolateAnswer(tree.path, tree.is_subvolume, flat, changed, len(sizes), sum(sizes), lost)
     context.output.show(answer, said)
@@ -203,7 +203,9 @@ def _move_subvolume(top: str, target: str, source: str) -> None:
 
 
 def _flatten(top: str, unit: str) -> None:
-    """Move the subvolume at `top` to the volume's top, and mount it, now and at each boot. Undo the move on failure."""
+    """Move the subvolume at `top` to FLAT at the volume's top, and mount it, now and at each boot. If the mount fails,
+    undo the move; the unit stays. Raises: KeeperError, also if FLAT or another file for the unit exists before.
+    """
     if not _has_journald(top):
         raise KeeperError(f"{top}: --flat is for the journal of the running host")
     with opening.open_directory(top) as journal:
@@ -295,13 +297,13 @@ def _show_plan(context: Context, top: str) -> None:
         state = "not mounted" if lost == isolate.FLAT else "empty and read-only since a rollback"
         said = [f"{top} is {state}: journald writes to /run only.", f"--apply brings back the subvolume {lost}."]
     elif found.is_subvolume:
-        said = [f"{top} is a subvolume of its own: {_count(found)}. --undo makes it a plain directory."]
+        said = [f"{top} is a subvolume of its own: {_describe_size(found)}. --undo makes it a plain directory."]
         said += [_describe_rollback(top)]
     else:
         said = [
-            f"{top} is a plain directory with {_count(found)}. --apply moves it into a subvolume of its own, which"
-            " later snapshots do not contain. Snapshots that exist keep what they contain. The new files share their"
-            " data with the old ones: space is needed for metadata only.",
+            f"{top} is a plain directory with {_describe_size(found)}. --apply moves it into a subvolume of its own,"
+            " which later snapshots do not contain. Snapshots that exist keep what they contain. The new files share"
+            " their data with the old ones: space is needed for metadata only.",
             ROLLBACK,
         ]
         writers = {name for name, _ in isolate.find_writers(top) if not name.startswith("systemd-journald.service")}
@@ -313,7 +315,7 @@ def _describe_rollback(top: str) -> str:
     return FLAT_ROLLBACK if _is_flat(top) else ROLLBACK
 
 
-def _count(found: isolate.Tree) -> str:
+def _describe_size(found: isolate.Tree) -> str:
     return f"{pluralize(len(found.sizes), 'file')}, {format_size(sum(found.sizes))}"
 
 
@@ -323,9 +325,9 @@ def _has_journald(top: str) -> bool:
 
 
 def _hold_in_run(top: str, *words: str) -> AbstractContextManager[object]:
-    """Let journald write to /run in the block, then run a command. Without a journald, do neither.
+    """Let journald write to /run in the block, then run a command, and if that succeeds, let journald write to `top`.
 
-    Raises: KeeperError if less than a quarter of /run is free, and less than 8 GiB.
+    Without a journald, do nothing. Raises: KeeperError if less than a quarter of /run is free, and less than 8 GiB.
     """
     if not _has_journald(top):
         return nullcontext()
@@ -338,7 +340,7 @@ def _hold_in_run(top: str, *words: str) -> AbstractContextManager[object]:
 def _move(tree: isolate.Tree) -> None:
     """Move the tree while journald writes to /run, let journald write to the new tree, and remove the old one.
 
-    Raises: KeeperError if no journald that wrote before writes again: the old tree stays; as `isolate.move`.
+    Raises: KeeperError if no journald that wrote before writes to the new tree: both trees stay; as `isolate.move`.
     """
     top = tree.path
     was_open = any(isolate.find_writers(top))

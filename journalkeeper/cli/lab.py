@@ -67,8 +67,7 @@ _COLUMNS: Final[tuple[Column[compare.Measured], ...]] = (
 )
 
 
-def options(parser: argparse.ArgumentParser) -> None:
-    """Add the measurement `compare`, the directory DIR, --extents and --iops."""
+def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("what", choices=("compare",), metavar="compare", help="the task: compare the strategies")
     parser.add_argument("place", metavar="DIR", help="a directory on the disk in question, such as /var/tmp")
     extents, iops = between(EXTENTS_LEAST, EXTENTS_MOST, int), between(0, 1_000_000, int)
@@ -114,7 +113,7 @@ def _require_fit_place(args: argparse.Namespace) -> None:
 
 
 def _sum_up_lab(compared: compare.LabAnswer) -> str:
-    """Return each strategy's bytes written for each byte logged, and what was logged, where, and at which speed."""
+    """Return each strategy's bytes written for each byte logged, and what was logged, where, and at how many IOPS."""
     speed = f"{compared.iops} IOPS" if compared.iops else "as fast as the disk is"
     facts = f"{compared.flushes} flushes of {compare.MESSAGES} messages each in {compare.DAYS} days"
     each = ", ".join(f"{row.strategy} {row.written_bytes / compared.logged_bytes:.3g}" for row in compared.strategies)

@@ -41,7 +41,7 @@ class Output:
     """The form of a command's output, from its options and its terminal.
 
     `json` is "off", "short" or "pretty"; `quiet` allows only JSON and notes. `legend` permits headings and footers.
-    `width` is the number of columns for text, None for a program, for which nothing is shortened.
+    `width` is the number of columns for text, from LEAST_COLUMNS; None for a program, for which nothing is shortened.
     """
 
     def __init__(self, args: argparse.Namespace) -> None:
@@ -51,10 +51,10 @@ class Output:
         terminal = os.isatty(1)
         self._pager = terminal and not args.no_pager
         self.colours = terminal and wants_colours(os.environ)
-        known = columns() or (DEFAULT_COLUMNS if terminal else None)
+        known = find_width() or (DEFAULT_COLUMNS if terminal else None)
         self.width = None if known is None else max(LEAST_COLUMNS, known)
 
-    def document(self, value: object) -> None:
+    def write_document(self, value: object) -> None:
         """Write `value` as `write_json`, indented with --json=pretty. Ignore --quiet. Raises: as `write`."""
         write(write_json(value, indent=2 if self.json == "pretty" else None))
 
@@ -64,11 +64,11 @@ class Output:
         Text that is longer than the terminal goes through a pager. With --quiet no text is written.
         """
         if self.json != "off":
-            self.document(document)
+            self.write_document(document)
             return
         lines = stack_blocks([self.format(block) for block in (*blocks, *(legend if self.legend else ()))])
         is_long = len(lines) >= shutil.get_terminal_size().lines
-        if not lines or self.quiet or (self._pager and is_long and page(lines, os.environ)):
+        if not lines or self.quiet or (self._pager and is_long and show_in_pager(lines, os.environ)):
             return
         write("\n".join(lines))
 
@@ -107,7 +107,7 @@ def complain(*texts: str) -> None:
         print(f"journalkeeper: {escape(text)}", file=sys.stderr)
 
 
-def columns() -> int | None:
+def find_width() -> int | None:
     """Return COLUMNS=, else the width of the terminal on stdout, or None if neither is known."""
     return shutil.get_terminal_size((0, 0)).columns or None
 
@@ -117,7 +117,7 @@ def wants_colours(environ: Mapping[str, str]) -> bool:
     return not environ.get("NO_COLOR") and environ.get("TERM") not in {None, "dumb"}
 
 
-def page(lines: Sequence[str], environ: Mapping[str, str]) -> bool:
+def show_in_pager(lines: Sequence[str], environ: Mapping[str, str]) -> bool:
     """Show lines in less, wait until it ends, and return True. Meanwhile Ctrl-C does not end this process.
 
     Return False and show nothing if less is not installed, if SYSTEMD_PAGER or else PAGER is empty or "cat", or with

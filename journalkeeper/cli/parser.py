@@ -62,8 +62,8 @@ COMMANDS = (
     Command("daemon", "run the service: watch the journals and keep them in order", "daemon"),
     Command("check-config", "check the configuration, and show it", "check_config"),
 )
-"""Each is a module with `run`, its help as docstring, and `options` if it has any. Only the module of the named command
-is imported; `parser(None)` imports all, for completions and man pages.
+"""Each is a module with `run`, its help as docstring, and `add_options` if it has any. Only the module of the named
+command is imported; `make_parser(None)` imports all, for completions and man pages.
 """
 
 
@@ -107,7 +107,9 @@ class Help(argparse.HelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """An argparse parser that raises UsageError instead of ending the process. No option can be abbreviated."""
+    """An argparse parser that raises UsageError instead of ending the process. No option can be abbreviated, and a
+    value such as -3d is no option.
+    """
 
     def __init__(self, **words: Any) -> None:
         # no abbreviations: scripts that use one break when an option is added
@@ -127,15 +129,14 @@ class Parser(argparse.ArgumentParser):
 
 
 def split_help(docstring: str | None) -> tuple[str, str]:
-    """Return the description and the rest of the help: the second and the further paragraphs of a module's docstring.
-
-    Raises: ValueError if there are none.
+    """Return the description and the rest of the help, which are the second and the further paragraphs of a module's
+    docstring. The rest can be "". Raises: ValueError without a second paragraph.
     """
     _, description, *rest = (docstring or "").split("\n\n")
     return description, "\n\n".join(rest)
 
 
-def parser(words: Sequence[str] | None) -> Parser:
+def make_parser(words: Sequence[str] | None) -> Parser:
     """Return the parser for a command line of `words`; for every command if None.
 
     A command whose name is not in `words` gets its name and summary, but not its options: its module is not imported.
@@ -143,7 +144,7 @@ def parser(words: Sequence[str] | None) -> Parser:
     description, epilog = split_help(__doc__)
     top = Parser(prog="journalkeeper", description=description, epilog=epilog)
     top.add_argument("-V", "--version", action="version", version=f"journalkeeper {__version__}")
-    common(top, default=None)
+    add_common_options(top, default=None)
     top.set_defaults(json="off")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     for command in COMMANDS:
@@ -153,18 +154,18 @@ def parser(words: Sequence[str] | None) -> Parser:
         module = command.load()
         description, epilog = split_help(module.__doc__)
         sub = commands.add_parser(command.name, help=command.summary, description=description, epilog=epilog)
-        common(sub)
-        if hasattr(module, "options"):
-            module.options(sub)
+        add_common_options(sub)
+        if hasattr(module, "add_options"):
+            module.add_options(sub)
     return top
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
     """Return the common options, the name of the command as `command`, and the options of its module.
 
-    Raises: UsageError for a wrong command line; SystemExit after --help and --version.
+    Raises: UsageError for a wrong command line, or one without a command; SystemExit after --help and --version.
     """
-    args, extras = parser(words).parse_known_args(words)
+    args, extras = make_parser(words).parse_known_args(words)
     # argparse takes a command's PATHs in one piece only, getopt_long anywhere between options
     if any(extra.startswith("-") for extra in extras) or (extras and not hasattr(args, "paths")):
         raise UsageError(f"unknown argument: {' '.join(extras)}; see --help")
@@ -175,7 +176,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     return args
 
 
-def common(parser: argparse.ArgumentParser, default: str | None = argparse.SUPPRESS) -> None:
+def add_common_options(parser: argparse.ArgumentParser, default: str | None = argparse.SUPPRESS) -> None:
     """Add the options of every command to `parser`. With SUPPRESS, an option that is not given has no value.
 
     They may stand before or after the command's name. If an option is given twice, the later value wins.

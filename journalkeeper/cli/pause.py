@@ -34,7 +34,7 @@ class PauseAnswer(NamedTuple):
     """Microseconds until the pause ends; null: at the next resume, or there is no pause."""
 
 
-def options(parser: argparse.ArgumentParser) -> None:
+def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the optional argument SPAN to the parser of `pause`: microseconds, 0 without it."""
     if parser.prog.endswith(" pause"):
         text = "as 30min or 2h (default: until `resume`)"

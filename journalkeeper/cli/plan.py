@@ -54,14 +54,13 @@ _ACTIONS: Final[tuple[Column[Action], ...]] = (
 )
 
 
-def options(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `add_selection`."""
+def add_options(parser: argparse.ArgumentParser) -> None:
     work.add_selection(parser)
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
     """Show the plan for the command line, and return the exit status, as `show`. Raises: as `show`."""
-    return show(work.request(args), context)
+    return show(work.make_request(args), context)
 
 
 def show(asked: Request, context: Context) -> int:
@@ -89,8 +88,8 @@ def show(asked: Request, context: Context) -> int:
 
 
 def make_plan(asked: Request, context: Context) -> Plan:
-    """Return the plan for `asked`, and write its notices to stderr. Raises: as `Context.keeper`; as its `plan`."""
-    with context.keeper(asked) as keeper:
+    """Return the plan for `asked`, and write its notices to stderr. Raises: as `Context.open_keeper`; as its `plan`."""
+    with context.open_keeper(asked) as keeper:
         plan = keeper.plan(asked)
     context.output.note(*plan.notices)
     return plan

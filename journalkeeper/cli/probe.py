@@ -23,7 +23,7 @@ from typing import Any, Final, Literal, NamedTuple, cast
 
 from journalkeeper import __version__
 from journalkeeper.cli.context import Context
-from journalkeeper.cli.parser import between, common, parse_time_us, split_help
+from journalkeeper.cli.parser import add_common_options, between, parse_time_us, split_help
 from journalkeeper.cli.progress import interrupt_on_signals
 from journalkeeper.cli.table import Column, Table
 from journalkeeper.model.errors import NeedsRootError
@@ -75,15 +75,15 @@ PROBES: Final = (
 )
 
 
-def options(parser: argparse.ArgumentParser) -> None:
-    """Add a subcommand for each probe, with the common options and its own. The user must name one probe."""
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add a subcommand for each probe, with its options and the help in its module. The user must name one probe."""
     below = parser.add_subparsers(dest="probe", metavar="PROBE", title="probes", required=True)
     exit_status = (__doc__ or "").rpartition("\n\n")[2]
     for probe in PROBES:
         description, examples = split_help(probe.load().__doc__)
         epilog = f"{examples}\n\n{exit_status}"
         sub = below.add_parser(probe.name, help=probe.summary, description=description, epilog=epilog)
-        common(sub)
+        add_common_options(sub)
         for name, default in probe.options.items():
             sub.add_argument(name if name == "argv" else f"--{name}", default=default, **OPTIONS[name])
 
@@ -94,15 +94,15 @@ def run(args: argparse.Namespace, context: Context) -> int:
 
     A signal ends the probe early. The values until then are shown with a note, and the status is 1 without --follow.
 
-    Raises: NeedsRootError if the probe needs root; ConfigError and FileError as `Context.config`; errors of the probe's
-        function `measure`; KeyboardInterrupt for a signal before the first values.
+    Raises: NeedsRootError if the probe needs root; as `Context.read_config`; errors of the probe's function `measure`;
+        KeyboardInterrupt for a signal before the first values.
     """
     probe = next(row for row in PROBES if row.name == args.probe)
     if probe.needs_root and not context.privileged:
         raise NeedsRootError("it traces, or reads and writes what belongs to root")
     if getattr(args, "since", None) is not None:
         args.since = f"@{args.since / 1e6:.6f}"
-    limit_us = probe.limit_us or context.config().window.intake_delay_max_us
+    limit_us = probe.limit_us or context.read_config().window.intake_delay_max_us
     interrupt_on_signals()
     found, interrupted = Measurement(), False
     try:
@@ -148,7 +148,7 @@ class ProbeAnswer(NamedTuple):
 
 
 def _make_table(answer: ProbeAnswer, length_s: float | None) -> tuple[Table[Statistics], str]:
-    """Return the table of the series, and its key. For a trace of `length_s`, at most ROWS rows have their mean, and
+    """Return the table of the series, and its key. For a trace of `length_s`, the first ROWS rows have their mean, and
     their share of it, in place of percentiles.
     """
     if not length_s:

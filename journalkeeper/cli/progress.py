@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Self, TextIO
 
-from journalkeeper.cli.output import DEFAULT_COLUMNS, Output, columns
+from journalkeeper.cli.output import DEFAULT_COLUMNS, Output, find_width
 from journalkeeper.cli.table import elide
 from journalkeeper.model.run import Progress
 from journalkeeper.model.units import escape
@@ -75,7 +75,7 @@ class ProgressLine:
     def __call__(self, progress: Progress) -> None:
         """Draw a line such as "2/7  43%  PATH" with the path cut, unless one was drawn less than REDRAW_S ago."""
         text = f"{progress.number}/{progress.total} {progress.fraction:4.0%}  "
-        self.update(f"{text}{elide(escape(progress.path), (columns() or DEFAULT_COLUMNS) - 1 - len(text))}")
+        self.update(f"{text}{elide(escape(progress.path), (find_width() or DEFAULT_COLUMNS) - 1 - len(text))}")
 
     def update(self, text: str) -> None:
         """Draw the start of `text` that fits the line, unless something was drawn less than REDRAW_S ago."""
@@ -83,7 +83,7 @@ class ProgressLine:
         if now_s - self._drawn_s >= REDRAW_S:
             self._drawn_s = now_s
             # the last column stays free: many terminals wrap as soon as it is written
-            self._replace_line(text[: (columns() or DEFAULT_COLUMNS) - 1])
+            self._replace_line(text[: (find_width() or DEFAULT_COLUMNS) - 1])
 
     def _replace_line(self, text: str) -> None:
         """Erase the line and write `text`, which must fit the line. Do nothing without a stream."""

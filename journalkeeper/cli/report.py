@@ -47,16 +47,14 @@ class ReportAnswer(NamedTuple):
     size_bytes: Count
 
 
-def options(parser: argparse.ArgumentParser) -> None:
-    """Add -o FILE, the page to write, which is required."""
+def add_options(parser: argparse.ArgumentParser) -> None:
     what = "the page to write: a new file, or an earlier page"
     parser.add_argument("-o", "--output", metavar="FILE", required=True, help=what)
 
 
 def _is_own_page(path: str) -> bool:
-    """Return whether `path` is a page that this command wrote for this user: a regular file with one name and its mark.
-
-    `write_whole` then replaces the name, and follows no link.
+    """Return whether `path` is a page that this command wrote for this user: a readable regular file with one name and
+    the page's mark. `write_whole` then replaces the name, and follows no link.
     """
     try:
         with open_directory("read the old page", path) as dir_fd:
@@ -77,13 +75,13 @@ def run(args: argparse.Namespace, context: Context) -> int:
     The page lacks a part that cannot be read, and stderr has the reason.
 
     Raises: KeeperError if FILE is another file, or as `write_whole`; NeedsRootError or KeeperError if neither the files
-        nor the journal can be read; FileError if FILE cannot be written; as `Context.config` and `gather`.
+        nor the journal can be read; FileError if FILE cannot be written; as `Context.read_config` and `gather`.
     """
     path = os.path.abspath(args.output)
     replaces = _is_own_page(path)
     if os.path.lexists(path) and not replaces:  # before the long reading
         raise KeeperError(f"{escape(path)} exists and is no page of this user's: remove it, or choose another name")
-    context.config()  # a wrong one ends the command
+    context.read_config()  # a wrong one ends the command
     evidence = gather(context, Wanted(args.directory, REPORT_ENTRIES, boots=True))
     missing = [part for part in (evidence.look, evidence.journal, evidence.record) if isinstance(part, Unknown)]
     if isinstance(evidence.look, Unknown) and isinstance(evidence.journal, Unknown):

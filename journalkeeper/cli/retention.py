@@ -48,8 +48,7 @@ class RetentionAnswer(NamedTuple):
     found: Inline[Retention | None] = None
 
 
-def options(parser: argparse.ArgumentParser) -> None:
-    """Add --apply and --undo, which exclude each other."""
+def add_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_mutually_exclusive_group()
     group.add_argument("--apply", action="store_true", help=f"write {RETENTION}")
     group.add_argument("--undo", action="store_true", help="remove it")
@@ -61,7 +60,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
     With --apply, also write the drop-in for journald; with --undo, only remove it. journald applies neither by itself.
 
     Raises: UsageError for -D with --apply or --undo; KeeperError if the retention is unknown; OSError if the
-        drop-in cannot be removed; as `_write_dropin`; without --undo as `Context.config` and `gather`.
+        drop-in cannot be removed; as `_write_dropin`; without --undo as `Context.read_config` and `gather`.
     """
     if args.directory is not None and (args.apply or args.undo):
         raise UsageError("--apply and --undo change the settings of this host's journald; leave out -D")
@@ -70,7 +69,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
         said = f"Removed {RETENTION}; {ACTIVATION}" if changed else f"There is no {RETENTION}; nothing is undone."
         context.output.show(RetentionAnswer(RETENTION, changed), [said])
         return 0
-    context.config()  # a wrong one ends the command
+    context.read_config()  # a wrong one ends the command
     evidence = gather(context, Wanted(args.directory, entries=0, since_us=context.now_us))
     found = supply(retention, evidence)
     if isinstance(found, Unknown):
@@ -86,8 +85,8 @@ def run(args: argparse.Namespace, context: Context) -> int:
 def _write_dropin(found: Retention, evidence: Evidence) -> bool:
     """Write the drop-in for journald, and return True, or False if it already has this content.
 
-    Raises: KeeperError if no unit of journalkeeper is known to be active, or if another file overrides the drop-in,
-    which then stays; FileError; OSError if the old file cannot be read.
+    Raises: KeeperError if no unit of journalkeeper is known to be active, or, after writing, if another file overrides
+    the drop-in; FileError; OSError if the old file cannot be read.
     """
     if isinstance(evidence.units, Unknown):
         raise KeeperError(f"the state of journalkeeper's units is unknown: {evidence.units.why}")

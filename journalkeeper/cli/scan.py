@@ -27,20 +27,20 @@ from typing import Final
 
 from journalkeeper.cli.context import Context
 from journalkeeper.cli.table import RED, Column, Table
-from journalkeeper.cli.work import absolute, add_paths, list_problems, report_problems
+from journalkeeper.cli.work import add_paths, list_problems, make_absolute, report_problems
 from journalkeeper.journald.layout import classify
 from journalkeeper.model import JournalFile, Request, State, Sums
 from journalkeeper.model.units import escape, format_size, pluralize, spell_size
 from journalkeeper.policy.cost import is_fragmented
 
 
-def _kind(file: JournalFile) -> str:
-    """Return the kind from the file's name, or "-" if it is not a journal name."""
+def _describe_kind(file: JournalFile) -> str:
+    """Return the word of the file's Kind, or "-" if its name is not a journal name."""
     return "-" if file.problem and classify(os.path.basename(file.path)) is None else file.kind
 
 
 def _join_flags(file: JournalFile) -> str:
-    """Return a problem's reason, "online" or "offline", "compressed", "nocow", "shared", in this order; or "-"."""
+    """Return "-" or flags joined by ",": a problem's reason, online or offline, compressed, nocow, shared."""
     state = file.state if file.state in {State.ONLINE, State.OFFLINE} else ""
     shared = "shared" if file.extents.shared_bytes else ""
     flags = (file.problem, state, "compressed" if file.compressed else "", "nocow" if file.nocow else "", shared)
@@ -48,7 +48,7 @@ def _join_flags(file: JournalFile) -> str:
 
 
 _COLUMNS: Final[tuple[Column[JournalFile], ...]] = (
-    Column("KIND", _kind),
+    Column("KIND", _describe_kind),
     Column("EXTENTS", lambda file: str(file.extents.total), right=True),
     Column("IDEAL", lambda file: str(file.ideal_extents), right=True),
     Column("SIZE", lambda file: format_size(file.size_bytes), right=True),
@@ -58,21 +58,20 @@ _COLUMNS: Final[tuple[Column[JournalFile], ...]] = (
 )
 
 
-def options(parser: argparse.ArgumentParser) -> None:
-    """Add the optional arguments PATH…: the journal files to show."""
+def add_options(parser: argparse.ArgumentParser) -> None:
     add_paths(parser)
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
     """Show the journal files, the worst first, and a summary. Return the exit status of `report_problems`.
 
-    Raises: NeedsRootError if an unprivileged user can read none of the files; as `Context.engine` and `Engine.look`.
+    Raises: NeedsRootError if an unprivileged user can read no file; as `Context.make_engine` and `Engine.look`.
     """
-    asked = Request(paths=absolute(args.paths))
-    host = context.engine().look(asked)
+    asked = Request(paths=make_absolute(args.paths))
+    host = context.make_engine().look(asked)
     status = report_problems(list_problems(host.files), len(host.files), asked.paths, context)
     table = Table(_COLUMNS, sorted(host.files, key=_rank_worst_first), lambda file: RED if file.problem else "")
-    config = context.config()
+    config = context.read_config()
     fragmented = sum(file.problem is None and is_fragmented(file, None, config) for file in host.files)
     context.output.show(host.files, table, legend=[[_sum_up(host.files, fragmented)]])
     return status

@@ -60,7 +60,7 @@ class StatusAnswer(NamedTuple):
 
 
 def run(_args: argparse.Namespace, context: Context) -> int:
-    """Show the status, and return the exit status: 1 if the verdict is not OK, else 0. Another journal has no verdict.
+    """Show the status, and return the exit status: 1 if the verdict is not OK, else 0, also unless `means_service`.
 
     Raises: as `_collect_evidence`.
     """
@@ -91,7 +91,7 @@ def run(_args: argparse.Namespace, context: Context) -> int:
 
 
 def _collect_evidence(context: Context) -> Evidence:
-    """Collect the evidence for the status, without the journal's entries; about another journal only the history.
+    """Collect the evidence for the status, without the journal's entries; unless `means_service`, only the history.
 
     Raises: KeeperError for a -D that is no directory; OSError for a -D that cannot be examined; FileError if a
         directory cannot be listed.
@@ -135,7 +135,8 @@ def _list_facts(answer: StatusAnswer, evidence: Evidence) -> list[tuple[str, str
 def _list_service_facts(evidence: Evidence, verdict: str) -> list[tuple[str, str]]:
     """Return rows on the service's state, its counts, journald's limits and the flush window; none if it is UNASKED.
 
-    A service that does not run or answer has one row with the reason. A reason that `verdict` contains is left out.
+    A service that does not run or answer, or that has not looked yet, has one row. The state has a reason, unless
+    `verdict` contains it.
     """
     live = evidence.service
     if live == UNASKED:

@@ -40,7 +40,7 @@ class Column(NamedTuple, Generic[T]):
 
 
 def elide(name: str, width: int) -> str:
-    """Return `name` cut in its middle to `width` characters, at least 1: its end distinguishes files, and stays."""
+    """Return `name` cut in its middle to `width` characters, but not below 1: its end distinguishes files."""
     if len(name) <= width:
         return name
     kept = max(0, width - 1)
@@ -56,7 +56,7 @@ class Table(NamedTuple, Generic[T]):
 
 
 def paint(text: str, colour: str, *, enabled: bool) -> str:
-    """Return `text` in a colour; unchanged if colours are not enabled or `colour` is ""."""
+    """Return `text` with the SGR parameters `colour`; unchanged if colours are not enabled or `colour` is ""."""
     return f"\x1b[{colour}m{text}\x1b[0m" if enabled and colour else text
 
 
@@ -75,7 +75,7 @@ def render(table: Table[Any], *, legend: bool, colours: bool, width: int | None 
     everything = [*headings, *((tuple(column.cell(row) for column in columns), colour(row)) for row in rows)]
     longest = [max(map(len, cells)) for cells in zip(*(cells for cells, _ in everything), strict=True)]
     widths = _fit_widths(columns, longest, width)
-    below = columns[-1].gives == "path" and len(columns) > 1 and _excess(widths, width) > 0
+    below = columns[-1].gives == "path" and len(columns) > 1 and _compute_excess(widths, width) > 0
     if below:
         widths = [*_fit_widths(columns[:-1], longest[:-1], width), (width or 0) - len(_GAP)]
     return [
@@ -104,7 +104,7 @@ def wrap_sentence(text: str, width: int | None, head: str = "") -> list[str]:
     return wrap(text, width, break_long_words=False) or [head]
 
 
-def _excess(widths: list[int], width: int | None) -> int:
+def _compute_excess(widths: list[int], width: int | None) -> int:
     """Return by how many characters a line of columns and gaps exceeds `width`: 0 if it fits, or without a limit."""
     return 0 if width is None else max(0, sum(widths) + len(_GAP) * (len(widths) - 1) - width)
 
@@ -115,12 +115,12 @@ def _fit_widths(columns: tuple[Column[Any], ...], widths: list[int], width: int 
     for gives, least in (("path", LEAST_PATH), ("text", LEAST_TEXT)):
         for number, column in enumerate(columns):
             if column.gives == gives:
-                fitted[number] = max(min(least, fitted[number]), fitted[number] - _excess(fitted, width))
+                fitted[number] = max(min(least, fitted[number]), fitted[number] - _compute_excess(fitted, width))
     return fitted
 
 
 def _lay_out(columns: tuple[Column[Any], ...], widths: list[int], cells: tuple[str, ...], *, below: bool) -> list[str]:
-    """Return the lines of one table row, each cell padded to its width. `below` puts the last cell below it."""
+    """Return the lines of one table row, each cell padded to its width. `below` puts the last cell below, indented."""
     parts = [_cut_cell(column, width, cell) for column, width, cell in zip(columns, widths, cells, strict=True)]
     paths = parts.pop() if below else []
     lines = [_GAP.join(map(_pad, columns, widths, texts)).rstrip() for texts in zip_longest(*parts, fillvalue="")]

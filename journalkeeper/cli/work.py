@@ -60,16 +60,16 @@ def _require_compression(text: str) -> str:
     return text
 
 
-def request(args: argparse.Namespace) -> Request:
+def make_request(args: argparse.Namespace) -> Request:
     """Return the Request that the options of `add_selection` make. Its `upkeep` is always True.
 
-    Its paths are absolute, and symbolic links in them are kept.
+    Its `asked` is always False. Its paths are absolute, and symbolic links in them are kept.
     """
     given = {name: value for name, value in vars(args).items() if name in Request._fields}
-    return Request(**{**given, "paths": absolute(args.paths), "upkeep": True})
+    return Request(**{**given, "paths": make_absolute(args.paths), "upkeep": True})
 
 
-def absolute(paths: list[str]) -> tuple[str, ...]:
+def make_absolute(paths: list[str]) -> tuple[str, ...]:
     """Return absolute `paths`. Symbolic links are not resolved, because the execution refuses a link by its name."""
     return tuple(os.path.abspath(path) for path in paths)
 
@@ -118,9 +118,8 @@ def show_decisions(
     everything: bool,
     footer: Sequence[Block],
 ) -> None:
-    """Write the answer of `plan` or `defrag`: `document` as JSON, or the table `done`, the skipped files (without
-    echoes), a glossary of the reasons in both, and the `footer`. Files with nothing to do are only counted unless
-    `everything`.
+    """Write the answer of `plan` or `defrag`: `document` as JSON, or the table `done`, the skipped files, a glossary of
+    the reasons in both, and the `footer`. Unless `everything`, `drop_echoes`, and count files with nothing to do.
     """
     listed = skipped if everything else [skip for skip in drop_echoes(skipped) if skip.reason not in FINE]
     tally = Counter(FINE[skip.reason] for skip in skipped if skip.reason in FINE and not everything)
@@ -154,13 +153,15 @@ def _count_nouns(nouns: Iterable[str]) -> str:
 
 
 def describe_no_actions(skipped: Sequence[Skip]) -> str:
-    """Return the summary of a plan without actions: `describe_rest`, after "Nothing to do: " if no file waits."""
+    """Return the summary of a plan without actions: `describe_rest` if a file waits, else "Nothing to do: " with it or,
+    without `skipped`, with "no journal file was found."
+    """
     rest = describe_rest(skipped) if skipped else "no journal file was found."
     return rest if any(skip.puts_off for skip in skipped) else f"Nothing to do: {rest}"
 
 
 def describe_outcome(outcome: Outcome, width: int | None) -> str:
-    """Return the sentence on an outcome, escaped for a terminal, with a short name unless `width` is None."""
+    """Return the sentence on an outcome, escaped for a terminal. Unless `width` is None, cut its name to LEAST_PATH."""
     name = shorten_path(outcome.path) if is_on_file(outcome.action) else outcome.path
     return escape(sentences.describe_outcome(outcome, name if width is None else elide(name, LEAST_PATH)))
 
@@ -178,7 +179,8 @@ def count_subjects(actions: Collection[str]) -> str:
 def describe_sums(outcomes: Sequence[Outcome]) -> str:
     """Return the extents and disk bytes of files before and after: "9 to 1 extent, 8 MiB to 576 KiB on disk".
 
-    Rotations are left out, because a rotation removes no extent. The disk bytes are those of measured files, if any.
+    Rotations are left out, because a rotation removes no extent: they alone are "0 to 0 extents". The disk bytes are
+    those of measured files, if any.
     """
     outcomes = [one for one in outcomes if one.action is not Verb.ROTATE]
     before, after = sum(one.extents_before for one in outcomes), sum(one.extents_after for one in outcomes)

@@ -52,8 +52,8 @@ def typed(capsys: pytest.CaptureFixture[str]) -> Typed:
         capsys.readouterr()
         with pytest.MonkeyPatch.context() as patch:
             if engine is not None:
-                patch.setattr(Context, "engine", lambda *_, **_others: engine)
-                patch.setattr(Context, "running", lambda _: None)
+                patch.setattr(Context, "make_engine", lambda *_, **_others: engine)
+                patch.setattr(Context, "find_service", lambda _: None)
             status = run(words)
         return Said(status, *capsys.readouterr())
 

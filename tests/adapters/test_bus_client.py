@@ -26,7 +26,7 @@ from journalkeeper.bus.objects import to_values
 from journalkeeper.cli.context import Context
 from journalkeeper.cli.output import Output
 from journalkeeper.cli.parser import parse
-from journalkeeper.cli.work import request
+from journalkeeper.cli.work import make_request
 from journalkeeper.config import Config
 from journalkeeper.engine import Engine
 from journalkeeper.history import state
@@ -116,7 +116,7 @@ def fake(bus: PrivateBus, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> It
     monkeypatch.delenv("STATE_DIRECTORY", raising=False)
     monkeypatch.setattr(state, "DEFAULT", os.fspath(tmp_path))
     (tmp_path / state.DAEMON_LOCK).touch()
-    monkeypatch.setattr(Context, "engine", not_here)
+    monkeypatch.setattr(Context, "make_engine", not_here)
     for limit in ("ANSWER_S", "CONNECT_S"):
         monkeypatch.setattr(client, limit, PATIENCE_S)
     with FakeService(bus.address) as service:
@@ -231,7 +231,7 @@ def test_rows_that_the_service_left_out_are_counted(fake: FakeService, typed: Ty
 def asked(*words: str) -> bool:
     """Whether a command line is for the service; nothing is done."""
     args = parse(["defrag", *words])
-    service = Context(args, Output(args)).service(request(args))
+    service = Context(args, Output(args)).find_service_for(make_request(args))
     if service is not None:
         service.close()
     return service is not None
@@ -279,7 +279,7 @@ def test_a_service_that_does_not_answer_is_hung_and_the_record_is_shown(
     fake.silent = True
     monkeypatch.setattr(client, "ANSWER_S", 1.5)
     looks = Engine(Config(), directories=(os.fspath(tmp_path),), state_directory=os.fspath(tmp_path))
-    monkeypatch.setattr(Context, "engine", lambda *_: looks)
+    monkeypatch.setattr(Context, "make_engine", lambda *_: looks)
     said = typed("status")
     assert said.status == 1
     assert said.words.startswith(f"Act: {HUNG}. Try: systemctl restart journalkeeper.service ")
@@ -312,7 +312,7 @@ def test_a_bus_that_does_not_answer_is_busy_and_the_service_is_not_blamed(
     """Root works without the service then; only a change of its state needs it."""
     monkeypatch.setattr(client, "CONNECT_S" if when == "before" else "ANSWER_S", 0.5)
     looks = Engine(Config(), directories=(state.DEFAULT,), state_directory=state.DEFAULT)
-    monkeypatch.setattr(Context, "engine", lambda *_: looks)
+    monkeypatch.setattr(Context, "make_engine", lambda *_: looks)
     fake.on_question = bus.freeze
     said = {}
     for command in ("status", "plan", "resume"):

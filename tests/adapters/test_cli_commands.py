@@ -418,7 +418,7 @@ def unserved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The place of the service's record, where there is none; no service is on the bus."""
     monkeypatch.delenv("STATE_DIRECTORY", raising=False)
     monkeypatch.setattr("journalkeeper.history.state.DEFAULT", f"{tmp_path / 'none'}")
-    monkeypatch.setattr(Context, "running", lambda _: None)
+    monkeypatch.setattr(Context, "find_service", lambda _: None)
 
 
 @pytest.mark.usefixtures("state")
@@ -518,7 +518,7 @@ def test_status_without_a_record_says_what_to_do_next(typed: Typed) -> None:
 
 @pytest.mark.usefixtures("unserved")
 def test_status_on_a_host_without_btrfs_has_nothing_to_do(typed: Typed, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Context, "config", lambda _: configured("watch", directories=("/dev",)))
+    monkeypatch.setattr(Context, "read_config", lambda _: configured("watch", directories=("/dev",)))
     said = typed("status")
     assert said.status == 0
     assert said.out.startswith("OK: /dev is not on btrfs; there is nothing to do.\n")
@@ -543,7 +543,7 @@ def test_status_with_a_locked_history_shows_what_else_is_known(typed: Typed, mon
     def locked(_: Context) -> Record:
         raise BusyError("/h.db: another process has held it locked for 5 s")
 
-    monkeypatch.setattr(Context, "record", locked)
+    monkeypatch.setattr(Context, "open_record", locked)
     assert "Last run: /h.db: another process has held it locked for 5 s\n" in typed("status").out
 
 

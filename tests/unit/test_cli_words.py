@@ -14,7 +14,7 @@ from journalkeeper.cli import progress
 from journalkeeper.cli.output import wants_colours
 from journalkeeper.cli.parser import COMMANDS, parse
 from journalkeeper.cli.probe import PROBES
-from journalkeeper.cli.work import request
+from journalkeeper.cli.work import make_request
 from journalkeeper.model import MIB, Request
 from journalkeeper.model.errors import UsageError
 from journalkeeper.model.run import Progress
@@ -64,7 +64,7 @@ def test_common_options_stand_before_or_after_a_command_and_the_last_wins(line: 
 )
 def test_the_options_make_the_request(line: str, expected: Request, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.getcwd", lambda: "/cwd")
-    assert request(parsed(line)) == expected._replace(upkeep=True)
+    assert make_request(parsed(line)) == expected._replace(upkeep=True)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_the_options_make_the_request(line: str, expected: Request, monkeypatch:
 )
 def test_words_that_make_no_sense_are_a_usage_error_of_one_line(line: str, says: str) -> None:
     with pytest.raises(UsageError) as caught:
-        request(parsed(line))
+        make_request(parsed(line))
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
     assert "--help" in str(caught.value)
