@@ -26,8 +26,8 @@ HALVED_S: Final = 600.0
 class Pace:
     """The pieces of one action, of at most `most_bytes` each, and of about `piece_us` if that is given.
 
-    Before each piece, `ask` receives its expected time in microseconds and may return a reason to end; `ended` then is
-    that reason. `tell` receives the bytes of each finished piece, before compression.
+    Before each piece, `ask` receives its expected time in microseconds, 0 before the first, until it returns a reason.
+    This is then `ended`, and no other piece begins. `tell` receives the bytes of each rewritten piece.
     """
 
     most_bytes: int
@@ -40,13 +40,14 @@ class Pace:
 
     def __post_init__(self) -> None:
         """Begin with a piece of LEAST_BYTES if pieces have a time, else of `most_bytes`."""
-        self._length = self.most_bytes if self.piece_us is None else min(LEAST_BYTES, self.most_bytes)
+        self._length = self.most_bytes if self.piece_us is None else LEAST_BYTES
         self._expected_us = 0
 
     def iterate_pieces(self, ranges: Iterable[Range], most_bytes: int | None = None) -> Iterator[tuple[int, int]]:
-        """Yield (offset, length) in bytes of each piece to rewrite, until `ask` returns a reason to end.
+        """Yield (offset, length) in bytes of each piece to rewrite, until the pace has ended.
 
-        A piece counts as written, and its time adapts the next length, when the caller takes the next one.
+        No piece is longer than the argument `most_bytes`, either. A piece counts as written, and its time adapts the
+        next length, when the caller takes the next one.
         """
         for offset, length in self.iterate_reads(ranges, most_bytes):
             began = time.monotonic_ns()
@@ -61,7 +62,7 @@ class Pace:
             self.tell(length)
 
     def iterate_reads(self, ranges: Iterable[Range], most_bytes: int | None = None) -> Iterator[tuple[int, int]]:
-        """Yield (offset, length) of pieces to read, until `ask` returns a reason to end. None is timed or counted."""
+        """Yield (offset, length) of pieces to read, as `iterate_pieces`. They do not count or change the length."""
         for part in ranges:
             offset, end = part.offset, part.offset + part.length
             while offset < end:
@@ -72,8 +73,9 @@ class Pace:
                 offset += length
 
     def can_go_on(self) -> bool:
-        """Store the answer of `ask`, which may sleep, in `ended`, and return whether the next piece may begin."""
-        self.ended = self.ask(self._expected_us)
+        """Return whether the next piece may begin: call `ask`, which may sleep, unless the pace has ended."""
+        if self.ended is None:
+            self.ended = self.ask(self._expected_us)
         return self.ended is None
 
 
@@ -91,6 +93,6 @@ class SlowestPiece:
         return self._took_us >> int((time.monotonic() - self._at_s) / HALVED_S)
 
     def add(self, took_us: int) -> None:
-        """Store that a piece took `took_us`, unless a recent piece took as long."""
+        """Store that a piece took `took_us` now, unless `get_us()` is as long."""
         if took_us > self.get_us():
             self._took_us, self._at_s = took_us, time.monotonic()

@@ -27,17 +27,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return made
 
 
-def lengths(clock: Clock, us_per_mib: int, *, total: int) -> list[int]:
-    """The pieces on a disk that takes so long for a MiB."""
-    pace = Pace(most_bytes=16 * MIB, piece_us=PIECE_US, ask=lambda _: None, tell=lambda _: None)
-    found = []
-    for _, length in pace.iterate_pieces((Range(0, total, 0),)):
-        found.append(length)
-        clock.now_ns += 1000 * us_per_mib * length // MIB
-    assert sum(found) == total
-    return found
-
-
 @pytest.mark.parametrize(
     ("us_per_mib", "total", "first", "longest"),
     [
@@ -49,8 +38,12 @@ def lengths(clock: Clock, us_per_mib: int, *, total: int) -> list[int]:
 def test_pieces_begin_small_and_grow_with_the_speed_of_the_disk(
     clock: Clock, us_per_mib: int, total: int, first: list[int], longest: int
 ) -> None:
-    found = lengths(clock, us_per_mib, total=total)
-    assert (found[: len(first)], max(found)) == (first, longest)
+    pace = Pace(most_bytes=16 * MIB, piece_us=PIECE_US, ask=lambda _: None, tell=lambda _: None)
+    found = list[int]()
+    for _, length in pace.iterate_pieces((Range(0, total, 0),)):
+        found.append(length)
+        clock.now_ns += 1000 * us_per_mib * length // MIB
+    assert (found[: len(first)], max(found), sum(found)) == (first, longest, total)
 
 
 def test_without_a_time_every_piece_is_as_long_as_it_may_be(clock: Clock) -> None:
@@ -59,7 +52,7 @@ def test_without_a_time_every_piece_is_as_long_as_it_may_be(clock: Clock) -> Non
     assert (pace.written_bytes, pace.slowest_us) == (8 * MIB, clock.now_ns)
 
 
-def test_the_next_piece_is_asked_for_with_the_time_that_it_will_take(clock: Clock) -> None:
+def test_the_next_piece_is_asked_for_with_the_time_that_it_will_take_and_none_after_the_end(clock: Clock) -> None:
     asked: list[int] = []
 
     def ask(piece_us: int) -> Reason | None:
@@ -69,7 +62,7 @@ def test_the_next_piece_is_asked_for_with_the_time_that_it_will_take(clock: Cloc
     pace = Pace(most_bytes=MIB, piece_us=PIECE_US, ask=ask, tell=lambda _: None)
     for _, length in pace.iterate_pieces((Range(0, 8 * MIB, 0),)):
         clock.now_ns += length * 8
-    assert pace.ended is Reason.INTERRUPTED
+    assert (pace.can_go_on(), pace.ended) == (False, Reason.INTERRUPTED)
     assert asked == [0, 2 * 256 * KIB * 8 // 1000, 2 * 512 * KIB * 8 // 1000]
     assert pace.written_bytes == 768 * KIB
 
