@@ -42,11 +42,11 @@ class Status(NamedTuple):
     budget_left_bytes: Annotated[int | None, Key(metric="Bytes left of the daily write budget.")]
 
 
-def status(host: Host, plan: Plan, outcomes: Sequence[Outcome], config: Config) -> Status:
+def compute_status(host: Host, plan: Plan, outcomes: Sequence[Outcome], config: Config) -> Status:
     """Return the numbers of `host` after `plan` led to `outcomes`, without another look at the files.
 
     A rotated file counts as before, and the new file from the next look on. An outcome that is not DONE only reduces
-    the budget. `budget_left_bytes` is None without a budget.
+    the budget, to 0 at least.
     """
     became = {one.path: one for one in outcomes if one.result is Result.DONE and one.action is not Verb.ROTATE}
     known = [file for file in host.files if file.problem is None]

@@ -21,7 +21,7 @@ from journalkeeper.health.verdict import judge_present, summarize_run
 from journalkeeper.history.store import Record
 from journalkeeper.journald.opening import FLAGS
 from journalkeeper.metrics import prometheus
-from journalkeeper.metrics.prometheus import Facts, status
+from journalkeeper.metrics.prometheus import Facts, compute_status
 from journalkeeper.model import Host, Outcome, Plan
 from journalkeeper.model.errors import BusyError, KeeperError, NotBtrfsError, run_bookkeeping
 from journalkeeper.whole_file import write_whole
@@ -34,7 +34,7 @@ NAME: Final = "journalkeeper.prom"
 SINCE: Final = re.compile(rb"(?m)^journalkeeper_unhealthy_since_timestamp_seconds (\d{1,10})\.(\d{6})$")
 
 
-def target(place: str) -> str:
+def name_metrics_file(place: str) -> str:
     """Return the path of the metrics file for Textfile=: `place` if it ends in .prom, else NAME in this directory."""
     return place if place.endswith(".prom") else f"{place}/{NAME}"
 
@@ -51,7 +51,7 @@ class Publisher:
     def __init__(self, config: Config, textfile: str, *, judges: bool) -> None:
         self._config = config
         self._judges = judges
-        self._path = target(textfile) if textfile else ""
+        self._path = name_metrics_file(textfile) if textfile else ""
         self.directories = (os.path.dirname(self._path),) if textfile else ()
         since_us = _read_unhealthy_since_us(self._path)
         self._facts = Facts(last_run_success=True, by_service=not judges, unhealthy_since_timestamp_us=since_us)
@@ -79,7 +79,7 @@ class Publisher:
             healthy=healthy,
             counters=record.counters(),
             last_run_success=True,
-            status=status(host, plan, outcomes, self._config),
+            status=compute_status(host, plan, outcomes, self._config),
             last_run_timestamp_us=None if run is None else run.ended_us or run.began_us,
             intake_delay_us=intake_delay_us,
         )
@@ -105,7 +105,7 @@ class Publisher:
         self._facts, self._text = before._facts, before._text
 
     def publish_health(self, *, healthy: bool | None) -> None:
-        """Write the metrics if the service's verdict changed (None: unknown), but not before the first run.
+        """Store the service's verdict (None: unknown). If it changed, write the metrics, but not before the first run.
 
         An error is dropped: the next run writes them.
         """

@@ -20,7 +20,7 @@ from journalkeeper.engine import DAEMON, DAY_S, Engine, now_us
 from journalkeeper.health.evidence import Obstacle
 from journalkeeper.health.verdict import describe_waits, summarize_run
 from journalkeeper.history.store import NAME
-from journalkeeper.metrics.prometheus import status
+from journalkeeper.metrics.prometheus import compute_status
 from journalkeeper.model import Host, Outcome, Plan, Reason, Request, Result
 from journalkeeper.model.errors import BusyError, KeeperError, NotBtrfsError, UsageError
 from journalkeeper.model.manager import Manager
@@ -262,7 +262,7 @@ class Worker:
         """Return the files, the decisions after a run (an outcome replaces its action), and the bus's values."""
         files = {file.path: file for file in host.files}
         doings: tuple[snapshot.Doing, ...] = (*plan.skipped, *plan.actions, *outcomes)
-        now = status(host, plan, outcomes, self.engine.config)
+        now = compute_status(host, plan, outcomes, self.engine.config)
         known = Manager(
             files=now.files,
             extents=now.sums["extents"],

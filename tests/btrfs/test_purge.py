@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from journalkeeper.metrics.publisher import target
+from journalkeeper.metrics.publisher import name_metrics_file
 from journalkeeper.probe.scratch_volume import run
 
 pytestmark = pytest.mark.root
@@ -43,7 +43,7 @@ def root(tmp_path: Path) -> Path:
     put(root, "/etc/systemd/system/journalkeeper-.service.d/50-ansible.conf")
     put(root, "/var/lib/journalkeeper/history.db")
     for named in ("/metrics/first", "/metrics/own.prom"):
-        put(root, target(named))
+        put(root, name_metrics_file(named))
     for other in ("/metrics/first/node.prom", "/metrics/no/journalkeeper.prom", "/journalkeeper.prom"):
         put(root, other)
     return root

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from journalkeeper.config import Config
-from journalkeeper.metrics.prometheus import status
+from journalkeeper.metrics.prometheus import compute_status
 from journalkeeper.model import MIB, Host, Kind, Outcome, Plan, Reason, Result, Skip, Verb, Window
 from journalkeeper.policy.cost import is_fragmented
 from tests import hosts
@@ -31,7 +31,7 @@ def host(**words: Any) -> Host:
 
 
 def test_files_add_up_and_those_with_a_problem_count_as_files_only() -> None:
-    found = status(host(), NOTHING, (), Config())
+    found = compute_status(host(), NOTHING, (), Config())
     assert (found.files, found.problem_files) == (3, 1)
     assert (found.sums["extents"], found.active_extents, found.sums["ideal_extents"]) == (5040, 40, 2)
     assert (found.sums["size_bytes"], found.sums["allocated_bytes"]) == (64 * MIB, 64 * MIB)
@@ -39,10 +39,10 @@ def test_files_add_up_and_those_with_a_problem_count_as_files_only() -> None:
 
 
 def test_a_rewrite_that_was_done_shows_in_the_numbers() -> None:
-    found = status(host(), NOTHING, (outcome(),), Config())
+    found = compute_status(host(), NOTHING, (outcome(),), Config())
     assert (found.sums["extents"], found.sums["ideal_extents"], found.sums["disk_bytes"]) == (300, WHOLE_FILE + 1, 30)
     assert (found.fragmented_files, found.active_extents) == (0, 40)
-    less = status(host(), NOTHING, (outcome(extents_after=3),), Config())
+    less = compute_status(host(), NOTHING, (outcome(extents_after=3),), Config())
     assert (less.sums["extents"], less.sums["ideal_extents"]) == (43, 3 + 1), "no more than the rewrite left"
 
 
@@ -52,29 +52,28 @@ ROTATION = hosts.outcome(ACTIVE.path, action=Verb.ROTATE, extents_after=2, disk_
 
 @pytest.mark.parametrize("one", [outcome(result=Result.FAILED), outcome(result=Result.SKIPPED), ROTATION])
 def test_an_outcome_that_is_no_rewrite_changes_no_number(one: Outcome) -> None:
-    found = status(host(), NOTHING, (one._replace(bytes_written=0),), Config())
-    assert found == status(host(), NOTHING, (), Config())
+    found = compute_status(host(), NOTHING, (one._replace(bytes_written=0),), Config())
+    assert found == compute_status(host(), NOTHING, (), Config())
 
 
 @pytest.mark.parametrize(("before", "after", "known"), [(None, None, None), (90, None, None), (None, 20, 30)])
 def test_the_disk_is_known_where_all_of_its_files_are(before: int | None, after: int | None, known: int | None) -> None:
     one = ARCHIVE._replace(disk_bytes=before)
-    found = status(hosts.host(one, ACTIVE), NOTHING, (outcome(disk_bytes_after=after),), Config())
+    found = compute_status(hosts.host(one, ACTIVE), NOTHING, (outcome(disk_bytes_after=after),), Config())
     assert found.sums["disk_bytes"] == known
 
 
 def test_files_that_are_left_alone_are_counted_by_reason_and_directories_are_not() -> None:
     reasons = {"/j/m/archive": Reason.SHARED, "/j/m/active": Reason.SHARED, "/j/m/broken": Reason.BAD_HEADER}
     skipped = tuple(Skip(path, reason, "") for path, reason in {**reasons, "/j/m": Reason.BUDGET}.items())
-    found = status(host(), Plan({}, (), skipped), (), Config())
+    found = compute_status(host(), Plan({}, (), skipped), (), Config())
     assert found.skipped == ((Reason.BAD_HEADER, 1), (Reason.SHARED, 2))
 
 
 @pytest.mark.parametrize(("windows", "is_open"), [((), False), ((False,), False), ((False, True), True)])
 def test_the_window_is_open_where_any_is(windows: tuple[bool, ...], *, is_open: bool) -> None:
     shown = {f"{name}": Window("", open=one, closes_at_us=None, reason="") for name, one in enumerate(windows)}
-    plan = Plan(shown, (), ())
-    assert status(host(), plan, (), Config()).window_open is is_open
+    assert compute_status(host(), Plan(shown, (), ()), (), Config()).window_open is is_open
 
 
 @pytest.mark.parametrize(
@@ -82,7 +81,7 @@ def test_the_window_is_open_where_any_is(windows: tuple[bool, ...], *, is_open: 
 )
 def test_the_budget_that_is_left_lacks_the_newest_bytes(budget: int | None, before: int, left: int | None) -> None:
     config = hosts.configured("budget", bytes_per_day=budget)
-    found = status(host(written_bytes=before), NOTHING, (outcome(),), config)
+    found = compute_status(host(written_bytes=before), NOTHING, (outcome(),), config)
     assert (found.budget_bytes, found.budget_left_bytes) == (budget, left)
 
 
