@@ -102,7 +102,8 @@ class Publisher:
 
     def take_over(self, before: Publisher) -> None:
         """Continue with the verdict and the facts of `before`, the one until a reload."""
-        self._facts, self._text = before._facts, before._text
+        self._facts = before._facts
+        self._text = before._text if before._path == self._path else ""
 
     def publish_health(self, *, healthy: bool | None) -> None:
         """Store the service's verdict (None: unknown). If it changed, write the metrics, but not before the first run.

@@ -168,6 +168,15 @@ async def test_a_run_does_not_hold_up_a_verdict_in_the_metrics(tmp_path: Path, m
     assert published[:2] == [True, False]
 
 
+def test_a_reload_with_another_textfile_writes_it(tmp_path: Path) -> None:
+    old, new = (Publisher(RUNNING, f"{tmp_path}/{name}.prom", judges=True) for name in ("old", "new"))
+    (tmp_path / "new.prom").write_text("of an earlier time")
+    for publisher in (old, new):
+        publisher.publish_failure(None, KeeperError("full"), None)
+        new.take_over(old)
+    assert (tmp_path / "new.prom").read_text() == (tmp_path / "old.prom").read_text()
+
+
 async def test_a_pause_ends_by_the_clock_after_a_sleep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The timers of an event loop stand still while a laptop sleeps."""
     daemon = make_daemon(tmp_path)
