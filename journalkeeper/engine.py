@@ -77,9 +77,9 @@ class Memory:
 class Engine:
     """The runs over a set of journal directories.
 
-    `directories` replaces Directories= of `config`, and `state_directory` replaces $STATE_DIRECTORY or
-    /var/lib/journalkeeper. `disk_bytes` needs root. With `follows` (the service) each look covers every file, because
-    flush times that are learned from some files only would be wrong.
+    `directories` replaces Directories= of `config`, then without metrics, and `state_directory` replaces
+    $STATE_DIRECTORY or /var/lib/journalkeeper. `disk_bytes` needs root. With `follows` (the service) each look covers
+    every file, because flush times that are learned from some files only would be wrong.
     """
 
     def __init__(
@@ -100,21 +100,21 @@ class Engine:
         self.publisher = Publisher(config, config.metrics.textfile if is_own else "", judges=not follows)
 
     def take_over(self, before: Engine) -> None:
-        """Continue with the memory and the published metrics of `before`, the engine until a reload."""
+        """Continue with the whole memory and the published metrics of `before`, the engine until a reload."""
         self.memory = before.memory
         self.publisher.take_over(before.publisher)
 
     def look(self, request: Request) -> Host:
         """Look once at the files of `request`. Return the host with an empty history, which some users may not read.
 
-        Raises: FileError for a directory or a configuration file of journald; without named files also
-            NotBtrfsError, and NeedsRootError if none of the files may be read.
+        A named file that cannot be read has a row with the reason. Raises: FileError for a directory, or a file with
+        journald's configuration; without named files also NotBtrfsError, and NeedsRootError if none may be read.
         """
         seen = self._look_and_remember(request)
         return Host(now_us(), seen.files, seen.instances, seen.volumes, {}, 0)
 
     def plan(self, request: Request) -> Plan:
-        """Return the plan that `run` would carry out now. A history that is missing counts as empty.
+        """Return the plan of a `run` now, with the skips that --now would end. A missing history counts as empty.
 
         Raises: as `look`; KeeperError if the history cannot be read, NeedsRootError among them.
         """
@@ -125,7 +125,9 @@ class Engine:
 
     def _see_and_plan(self, request: Request, record: Record, *, marked: bool) -> tuple[Host, Plan]:
         """Return the host at a look and its plan. In the service, a plan for active files is made again from new maps.
-        A plan with actions is made again with the load of the disks. `marked` also shows which skips --now would end.
+
+        Unless `request` hurries, a plan with actions is made again with the load of the disks, and a `marked` plan
+        shows which skips --now would end.
         """
         host, chosen = self._plan_once(request, record)
         paths = [one.path for one in chosen.actions if one.is_on_active_file or one.action is Verb.ROTATE]
@@ -155,9 +157,9 @@ class Engine:
     ) -> Report:
         """Look, plan, and carry out the plan to its end, or until a rest or a stop between two pieces of a file.
 
-        `on_plan` precedes the first action. Metrics are written also after an error, not for named files or a shutdown.
-
-        Raises: as `look`; BusyError while another run is active; KeeperError if the history cannot be used.
+        `on_plan` is called once, before any action. Metrics are written also after an error, but not for named files or
+        a shutdown. What cannot be recorded after the work is a notice in the report. Raises: as `look`; BusyError while
+        another run is active; KeeperError if the history cannot be used.
         """
         began, watching = time.monotonic(), origin == DAEMON
         named = request.paths or request.before_shutdown
@@ -194,11 +196,10 @@ class Engine:
     defragment = run
 
     def _open_history(self, stack: ExitStack, request: Request) -> Record:
-        """Open the history until `stack` ends. A host without a journal on btrfs gets no history.
+        """Open the history until `stack` ends. Without named files, a host without a journal on btrfs gets none.
 
-        If other processes added runs, the next look opens the files of these runs.
-
-        Raises: as `_look_and_remember` without a history, such as NotBtrfsError; KeeperError if it cannot be opened.
+        If other processes added runs, the next look opens the files of these runs. Raises: KeeperError if the history
+        cannot be opened; as `_look_and_remember` if there is none, such as NotBtrfsError.
         """
         memory, exists = self.memory.records, os.path.lexists(os.path.join(self.state_directory, NAME))
         if not exists:
@@ -224,11 +225,10 @@ class Engine:
             self.memory.records.observed_s = time.monotonic()
 
     def _update_history(self, record: Record, chosen: Plan, outcomes: list[Outcome], request: Request) -> None:
-        """Look again after actions, store counts and waits, and delete old rows, and failures of files that are gone.
+        """Look again after actions, but not before a shutdown. Store counts and waits, and delete what is too old.
 
-        A commit costs 14 I/Os: the service deletes once a day.
-
-        Raises: KeeperError if the history cannot be read or written.
+        Failures of files that are gone are deleted, too. A run on named files adds no waits. The service deletes once
+        a day, because a commit costs 14 I/Os. Raises: as the look; KeeperError if the history fails.
         """
         self.memory.records.counters = record.counters()
         if outcomes and not request.before_shutdown:
@@ -253,7 +253,7 @@ class Engine:
         record.prune(now, keep.keep_us, files, max_rows=keep.max_rows)
 
     def _look_and_remember(self, request: Request) -> Seen:
-        """Look at the files that `request` names, or at all files, and store this look in `memory.seen`.
+        """Look at the files that `request` names, one row each, or at all files, and store this look in `memory.seen`.
 
         The service looks at and stores all files in existing directories, and returns those named. Links in its paths
         are not followed, because any user can send them. In a closed window, known maps of active files are not read
@@ -262,7 +262,7 @@ class Engine:
         Raises: for all files as `Observer.look`, or NeedsRootError if none of the files found may be read.
         """
         now, observer = now_us(), self.memory.observer
-        observer.closed = [] if request.hurries else [one.instance for one in self.windows()[0] if not one.open]
+        observer.closed = [] if request.hurries else [one.instance for one in self.find_windows()[0] if not one.open]
         if request.paths and not self._follows:
             seen = observer.look_at(map(resolve_path, request.paths), now_us=now)
         else:
@@ -281,13 +281,13 @@ class Engine:
         self.memory.seen = seen._replace(volumes=tuple(volumes.values()))
         return some._replace(instances=tuple(known.get(one.directory, one) for one in some.instances))
 
-    def windows(self) -> tuple[tuple[Window, ...], int]:
+    def find_windows(self) -> tuple[tuple[Window, ...], int]:
         """Return each instance's flush window, () before a look, and the next flush (CLOCK_REALTIME us, 0 unknown)."""
         instances, files = self.memory.flushes.get_current()
         found = find_windows(instances, files, now_us(), margin_us=self._margin_us)
         return tuple(found.values()), next_flush_us(instances)
 
-    def next_flush_look_us(self) -> int | None:
+    def get_next_look_us(self) -> int | None:
         """Return when (CLOCK_MONOTONIC, us) to call `look_for_due_plan` next, or None before the next append."""
         return self.memory.flushes.get_next_look_us(self._margin_us)
 
@@ -324,7 +324,7 @@ class Engine:
         )
 
     def _must_end(self, stop: Callable[[], bool], lock: state.Lock, request: Request) -> bool:
-        """Return whether a run must end: after `stop` or the loss of the lock, and in a rest (battery, quiet hours)."""
+        """Return whether a run must end: after `stop` or the loss of the lock, or in a rest (`find_rest`)."""
         rest = find_rest(now_us(), request, self.config, on_battery=load.is_on_battery())
         return stop() or not lock.is_held() or rest is not None
 

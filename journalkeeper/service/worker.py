@@ -130,9 +130,9 @@ class Worker:
         try:
             return work()
         finally:
-            flushes, look_us = self.engine.memory.flushes, self.engine.next_flush_look_us()
+            flushes, look_us = self.engine.memory.flushes, self.engine.get_next_look_us()
             look_at_s = inf if look_us is None else max(look_us / 1e6, self._flush_look_at_s)
-            self._post(snapshot.WorkEnded(*self.engine.windows(), self._look_at_s, look_at_s, flushes.awaiting))
+            self._post(snapshot.WorkEnded(*self.engine.find_windows(), self._look_at_s, look_at_s, flushes.awaiting))
 
     def _drain(self) -> None:
         self._will_drain = False

@@ -340,7 +340,7 @@ def test_a_look_reads_a_known_map_again_where_that_is_worth_it(  # noqa: PLR0917
     known = engine.look(Request()).files[0].extents.total
     assert known == extents(active) > 200
     assert mapped, "a file that was never seen"
-    assert {one.open for one in engine.windows()[0]} == {window == "open"}
+    assert {one.open for one in engine.find_windows()[0]} == {window == "open"}
     change(active)
     os.utime(active)
     mapped.clear()
