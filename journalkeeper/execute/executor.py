@@ -96,9 +96,9 @@ def execute(action: Action, pace: Pace) -> Done:
 def _compute_extra_bytes(action: Action, written_bytes: int, after: Found, *, whole: bool) -> int:
     """Return how many bytes the rewrite stored twice: once in the file and once in a snapshot.
 
-    A done archive counts the shared part of its measured disk bytes; others, or without a measurement, the planned
-    bytes in proportion to what was written.
-    A copy (Verb.REWRITE) that is not `whole` (DONE) counts 0, because most such copies are discarded.
+    A done archive counts the shared part of its measured disk bytes. Others, and an archive without a measurement,
+    count the planned bytes in proportion to the written ones. A copy (Verb.REWRITE) that is not `whole` (DONE) counts
+    0, because most such copies are discarded.
     """
     file = action.target
     if not isinstance(file, JournalFile) or not action.unshared_bytes or not written_bytes:
@@ -118,14 +118,14 @@ def _work(turn: Turn, pace: Pace) -> None:
         case Rotation() as rotation:
             turn.after = upkeep.rotate(rotation, turn.action.reason)
         case JournalFile() as file:
-            _rewrite_held(file, turn, pace)
+            _rewrite_file(file, turn, pace)
 
 
-def _rewrite_held(file: JournalFile, turn: Turn, pace: Pace) -> None:
+def _rewrite_file(file: JournalFile, turn: Turn, pace: Pace) -> None:
     """Rewrite the file's data, and store the states before and after in `turn`, also after an error.
 
     If the kernel did not compress (NO_GAIN if UNCOMPRESSED was the reason), or not with the level, the action in `turn`
-    then says so. After NO_GAIN the data stays rewritten.
+    then shows it. After NO_GAIN the data stays rewritten.
 
     Raises: as `hold` and `_move_data`; OSError ENOENT or Refused: VANISHED, the reason of `pace`, or NO_GAIN.
     """
@@ -159,10 +159,9 @@ def _rewrite_held(file: JournalFile, turn: Turn, pace: Pace) -> None:
 
 
 def _move_data(held: VerifiedFile, action: Action, pace: Pace) -> int:
-    """Move the data of the file in place, or by a copy if data of an archive keeps its place. Return the expected
-    extents.
+    """Move the file's data in place, or by a copy for Verb.REWRITE. Return the expected number of extents.
 
-    Raises: as inplace.defragment, inplace.compact, look_again and rewrite.rewrite.
+    If data of an archive kept its place, copy the archive then, unless `pace` ended. Raises: as the called functions.
     """
     if action.is_on_active_file:
         return inplace.defragment(held, action, pace)
@@ -204,8 +203,8 @@ def _read_found(held: VerifiedFile, *, mapped: bool) -> Found:
     """Return inode, size, mtime, extents and disk bytes; the disk bytes are None if they cannot be measured.
 
     If the file is not `mapped`, its extents are those of the look, or the rows of its map if they are fewer: journald
-    would wait for the map. An active file is not synced, because journald did not choose such a flush. The measuring
-    unit is not asked about it: its two answers take 0.2 s each, and the flush window could close meanwhile.
+    would wait for the map. An active file is not synced, because journald did not choose such a flush. Its disk bytes
+    need CAP_SYS_ADMIN: the measuring unit takes 0.2 s for an answer, and the flush window could close meanwhile.
     """
     fd, active, status = held.fd, held.file.kind is Kind.ACTIVE, os.fstat(held.fd)
     extents = extent_count.count(fd, sync=not active) if mapped else min(held.file.extents.total, fiemap.count_rows(fd))

@@ -34,7 +34,7 @@ READ_BYTES: Final = MIB
 HOLE_FLAGS: Final = os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC
 
 NEAR_BYTES: Final = LEAST_BYTES
-"""The largest hole within one piece. The kernel skips holes by itself, and a separate call for each run of 40 KiB costs
+"""Smaller holes do not end a piece. The kernel skips holes by itself, and a separate call for each run of 40 KiB costs
 three times as much as the run (0.6 ms).
 """
 
@@ -77,8 +77,8 @@ def defragment(held: VerifiedFile, action: Action, pace: Pace) -> int:
 def compact(held: VerifiedFile, action: Action, pace: Pace) -> tuple[int, bool]:
     """Free the unwritten space of an archive, and rewrite its data in place, in several passes, until `pace` ends.
 
-    Return the expected number of extents, and whether all data moved that should (`_find_left`). The inode flags and
-    the mtime are restored, also after an error; the ctime changes.
+    Return the expected number of extents, and whether all data moved that should (`_find_left`), also after an early
+    end. The inode flags are restored, also after an error. The mtime stays, and the ctime changes.
 
     Raises: as `free_unwritten` and `defragment`; OSError with EIO if a block could not be read.
     """
@@ -114,7 +114,7 @@ def _find_left(fd: int, action: Action, expected: int, before: array[int], exten
     """Return (offset, length) of the data that should have moved, but has the same place as in `before`.
 
     `before` has four numbers per Extent: 32 bytes instead of 300, because a file can have a million extents. Without
-    compression the kernel keeps long extents on purpose, so nothing is left after a useful rewrite, except of PINNED.
+    compression the kernel keeps long extents on purpose, so nothing is left if `extents` is low enough, except PINNED.
     """
     everything = parse_compression(action.compress) is not None or action.reason is Reason.PINNED
     if not everything and not is_useless_rewrite(len(before) // 4, expected, extents):
@@ -141,7 +141,7 @@ def read_through(fd: int, ranges: tuple[Range, ...], pace: Pace) -> None:
 
 
 def read_parts(fd: int, offset: int, length: int) -> Iterator[tuple[int, bytes]]:
-    """Yield (offset, data) of the parts of a range. Raises: Refused if the file ends before; OSError."""
+    """Yield (offset, data) of a range, at most READ_BYTES at once. Raises: Refused if the file ends before; OSError."""
     end = offset + length
     while offset < end:
         data = os.pread(fd, min(READ_BYTES, end - offset), offset)

@@ -102,7 +102,7 @@ def survey(path: str, written: list[str] | None = None) -> Tree:
     Add to `written` the files that a program can write to. journald must not write then: `opening.is_being_written`.
 
     Raises: KeeperError for what cannot be moved: a mount point at or below `path` (except FLAT at `path`), a nested
-    subvolume, a hard link, a file that is immutable, or no file, directory or link; NotBtrfsError; FileError.
+    subvolume, a hard link, an immutable or special file, or one too deep (DEEPEST); NotBtrfsError; FileError.
     """
     for line in volume.read_mount_lines():
         point, place = volume.get_mount_point(line), volume.get_mount_point(line, 3)
@@ -167,10 +167,10 @@ def survey_unwritten(path: str) -> Tree:
 
 
 def find_writers(path: str) -> Iterator[tuple[str, str]]:
-    """Yield the programs that can write to the tree at `path`: "UNIT.service (PID)" or "COMMAND (PID)", and the file.
+    """Yield each program that can write to the tree at `path`, "UNIT.service (PID)" or "COMMAND (PID)", and the file.
 
-    A program, also this one, has a file open under this name, or a part of the tree is mounted in its mount namespace,
-    also in ours: then with `path`. The service's mount is left out, because the service restarts after a move.
+    The program, perhaps this one, has the file open for writing. Or its mount namespace has a writable mount of the
+    tree or a part: then with the mount point and `path`. The service's mounts are left out: it restarts after a move.
     """
     for link in glob.iglob("/proc/[0-9]*/fd/*"):
         with suppress(OSError):  # closed meanwhile
@@ -192,7 +192,7 @@ def find_writers(path: str) -> Iterator[tuple[str, str]]:
 
 
 def locate(path: str) -> tuple[str, str]:
-    """Return the number of the volume of the directory `path` in mountinfo, and the path from the volume's top.
+    """Return the device of the directory `path` as in mountinfo ("0:35"), and the path from the volume's top.
 
     Raises: KeeperError if mountinfo does not have it, as in some chroots.
     """
@@ -225,11 +225,11 @@ class _Limits(NamedTuple):
 
     def require_all_kept(self) -> None:
         """Raises: KeeperError if journald has made another archive in /run."""
-        if _list_archives_in_run() - self.archives:
+        if _list_host_archives_in_run() - self.archives:
             raise KeeperError("too much is logged during the copy; nothing was moved: try again later")
 
 
-def _list_archives_in_run() -> set[str]:
+def _list_host_archives_in_run() -> set[str]:
     return set(glob.iglob(IN_MEMORY.format(layout.read_machine_id())))
 
 
@@ -241,7 +241,7 @@ def prepare(tree: Tree) -> set[str]:
     if (count := len(tree.entries)) > MOST_ENTRIES:
         raise KeeperError(f"{tree.path}: a move of {count:,} files takes too long: move other files away first")
     write_back(tree.path)
-    return _list_archives_in_run()
+    return _list_host_archives_in_run()
 
 
 def write_back(directory: str) -> None:
@@ -254,9 +254,9 @@ def move(tree: Tree, archives: set[str], *, into_subvolume: bool) -> None:
     """Replace `tree` by a verified copy, a subvolume or a plain directory. The old tree gets the name STAGING.
 
     After an error the old tree is in its place, and `finish` removes the copy, which stays at STAGING. `archives` is
-    what `prepare` returned.
+    what `prepare` returned. Both trees get a MARK. Call `finish` first, because STAGING must not exist.
 
-    Raises: KeeperError if the tree changed meanwhile, or a copy differs; FileError (ENOSPC, EROFS).
+    Raises: KeeperError if the tree changed or has a writer, a copy differs, or it takes too long; FileError (ENOSPC).
     """
     staging, limits = name_staging(tree.path), _Limits(time.monotonic() + LONGEST_S, archives)
     try:
@@ -295,7 +295,7 @@ def _require_same(before: Tree, after: Tree) -> None:
 
 
 def _store_uuid(path: str, top: int) -> None:
-    """Store above `path` the UUID of the subvolume `top`, or remove it for a directory. Raises: OSError: EPERM."""
+    """Store the UUID of the subvolume `top` in the directory above `path`, or remove it if `top` is a directory."""
     parent, name = os.path.split(path)
     attribute = ISOLATED.format(name)
     if volume.is_subvolume(top):
@@ -307,7 +307,7 @@ def _store_uuid(path: str, top: int) -> None:
 def find_lost(path: str) -> str | None:
     """Return the path, from the volume's top, of the subvolume that a rollback left in another root.
 
-    None if `path` exists and no rollback left it. Raises: KeeperError if none is there or it is in use; OSError: EPERM.
+    None if `path` exists and no rollback left it. Raises: KeeperError if it is not found, or is in use.
     """
     if (exists := os.path.lexists(path)) and not is_left_by_rollback(path):
         return None
@@ -361,11 +361,11 @@ def _copy_and_compare(source: int, copy: int, size_bytes: int) -> None:
 
 
 def _copy_all_attributes(source: int, copy: int, status: os.stat_result) -> None:
-    """Give the copy all attributes of the original, the flags of a directory only now that its files are made."""
+    """Give the copy all attributes of the original, and compare those of a file. Raises: Refused; OSError."""
     os.fchown(copy, status.st_uid, status.st_gid)
     for name in set(os.listxattr(copy)) - set(os.listxattr(source)):
         os.removexattr(copy, name)
-    if stat.S_ISDIR(status.st_mode):
+    if stat.S_ISDIR(status.st_mode):  # only now that its files are made, which would inherit them
         inode.set_flags(copy, inode.get_flags(source) & FLAGS)
     rewrite.copy_attributes(source, copy, status)
     if stat.S_ISREG(status.st_mode):

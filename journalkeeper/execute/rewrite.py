@@ -158,7 +158,7 @@ def _read_xattrs(fd: int) -> dict[str, bytes]:
 
 
 def _verify_copy(original: int, copy: int, pace: Pace) -> None:
-    """Compare attributes, holes and content of the copy with the original, until `pace` ends.
+    """Compare attributes, ranges with data, and content of the copy with the original, until `pace` ends.
 
     Drop the copy's cached pages first, so that the copy is read from the disk and its checksums are checked.
 

@@ -80,7 +80,7 @@ class Runner:
                 continue
             meter.begin(action)
             begun_bytes = meter.now.done_bytes
-            done = catch_errors(partial(self._execute_throttled, action, seen, meter))
+            done = catch_errors(partial(self._execute_with_throttle, action, seen, meter))
             if isinstance(done, InternalError):  # the file is as it was, or better
                 written_bytes = meter.now.done_bytes - begun_bytes
                 done = Turn(action).make_done(
@@ -90,7 +90,7 @@ class Runner:
                 self.flushes.note_rewrite(action.target.directory)
             yield action, done
 
-    def _execute_throttled(self, action: Action, seen: Seen, meter: Meter) -> Done:
+    def _execute_with_throttle(self, action: Action, seen: Seen, meter: Meter) -> Done:
         """Execute one action with a new throttle, and note the slowest piece of an active file."""
         pace = Pace(
             most_bytes=self.config.defrag.chunk_bytes,
@@ -104,9 +104,10 @@ class Runner:
         return done
 
     def _choose_piece_us(self, action: Action) -> int | None:
-        """Return chunk_us if active, else the margin; None in a hurry or uncompressed, for extents are longer then."""
+        """Return chunk_us for an active file, else the margin, or None for no limit: in a hurry or uncompressed."""
         if action.is_on_active_file:
             return self.config.defrag.chunk_us
+        # An uncompressed extent can be as long as its piece.
         return None if self.hurry or action.compress == "no" else self.config.window.margin_us
 
 
@@ -156,26 +157,25 @@ class Throttle:
         """Return INTERRUPTED after a stop, WINDOW_CLOSED if a window closes too soon (not in a hurry), else None."""
         if self._runner.stop():
             return Reason.INTERRUPTED
-        return Reason.WINDOW_CLOSED if not self._runner.hurry and self._look_if_closed(piece_us) else None
+        return Reason.WINDOW_CLOSED if not self._runner.hurry and self._look_if_window_closes(piece_us) else None
 
-    def _look_if_closed(self, piece_us: int) -> bool:
+    def _look_if_window_closes(self, piece_us: int) -> bool:
         """Look at the flush timer of an active file, and return whether its window closes within `piece_us`.
 
-        False for other files, and if no closing is known.
-
-        `note_rewrite` comes first, so that the look takes no block that this rewrite moved for a flush.
+        False for other files, and if no closing is known. The window closes a margin before the flush.
         """
         action = self._action
         if not action.is_on_active_file:
             return False
         directory = action.target.directory
+        # This comes first, so that the look takes no block that this rewrite moved for a flush.
         self._runner.flushes.note_rewrite(directory)
         self._runner.flushes.look_again(directory)
         closes_us = self._runner.flushes.get_closing_us(directory, self._margin_us)
         return closes_us is not None and time.monotonic_ns() // 1000 + piece_us > closes_us
 
     def _read_load(self) -> Reading:
-        """Return the load: new entries each ENTRIES_EVERY_S, busy time once per rest. Look at flushes that are due."""
+        """Look at due flushes. Return the load; the delay and the busy time are None without a new measurement."""
         now_s = time.monotonic()
         next_look_us = self._runner.flushes.get_next_look_us(self._margin_us)
         if next_look_us is not None and now_s * 1e6 >= next_look_us:

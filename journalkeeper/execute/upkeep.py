@@ -77,7 +77,7 @@ def rotate(target: Rotation, reason: Reason) -> Found:
             raise Failed(Reason.NO_JOURNALD, str(error)) from error
         try:
             with opening.hold_open(held.name, held.dir_fd) as fd:
-                return _require_rotated(file, fd, reason)
+                return _require_new_file(file, fd, reason)
         except FileNotFoundError:
             return Found(file.inode, file.size_bytes, file.mtime_ns, 0)
         finally:
@@ -95,7 +95,7 @@ def _wait_for_archive(archive: int) -> None:
         time.sleep(LOOK_S)
 
 
-def _require_rotated(file: JournalFile, fd: int, reason: Reason) -> Found:
+def _require_new_file(file: JournalFile, fd: int, reason: Reason) -> Found:
     """Return the state of the new file `fd`. Raises: Failed if it is the old one, or not NOCOW for BORN_DATACOW."""
     status = os.fstat(fd)
     if (status.st_dev, status.st_ino) == (file.device, file.inode):

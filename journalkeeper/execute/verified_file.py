@@ -73,9 +73,10 @@ def look_again(held: VerifiedFile, *, replacing: bool, moving: bool = False) -> 
     """Check that the open file is still as in `held.file`. Return `held` with its present stat. No name is looked up.
 
     `replacing` means that another inode will take the file's place. `moving` means that its data will move on the disk.
+    An active file may be written. An archive may be kept open (`is_only_kept_open`), unless `replacing`.
 
-    Raises: OSError if the file cannot be read; Refused with CHANGED, VANISHED, HARD_LINKED, READ_ONLY, SHARED (only if
-    `moving`) or IN_USE. An archive that is only kept open (`is_only_kept_open`) may be in use unless `replacing`.
+    Raises: OSError if the file cannot be read; Refused with CHANGED, VANISHED, HARD_LINKED, READ_ONLY (chattr +i or +a,
+    if `replacing` also of its directory), SHARED (since the look, only if `moving`) or IN_USE.
     """
     fd, file, status = held.fd, held.file, os.fstat(held.fd)
     if not stat.S_ISREG(status.st_mode) or (status.st_dev, status.st_ino) != (file.device, file.inode):
