@@ -7,7 +7,7 @@ import threading
 import time
 from typing import Self
 
-from journalkeeper.probe.bed import Bed, messages
+from journalkeeper.probe.bed import Bed, generate_messages
 
 FIELDS = ("LAB_USER", "LAB_PEER", "LAB_SESSION")
 """Few fields are new in every message, as in those of most programs: six would fill the hash tables of 128 MiB, at
@@ -29,7 +29,7 @@ class Load:
 
     def _log(self) -> None:
         began_s = time.monotonic()
-        for number, fields in enumerate(messages(seed=2)):
+        for number, fields in enumerate(generate_messages(seed=2)):
             if self._stop.wait(max(0.0, began_s + number / self._rate - time.monotonic())):
                 return
             body = {name: fields[name] for name in FIELDS}

@@ -54,7 +54,7 @@ class Statistics(NamedTuple):
 
 
 def compute_statistics(series: Series) -> Statistics:
-    """Return the statistics in seconds: None without waits, and for a percentile that fewer than ABOVE waits exceed."""
+    """Return the statistics in seconds. A value is None without waits, a percentile if fewer than ABOVE exceed it."""
     ordered = [wait_ns / 1e9 for wait_ns in sorted(series.waits_ns)]
     count, total_s = len(ordered), sum(ordered)
     percentiles = (
@@ -82,8 +82,8 @@ class Writes(NamedTuple):
 class Measurement:
     """The values and notes that a probe has collected so far. It is complete when the probe ends or is interrupted.
 
-    `length_s` is that of a trace. `faults` say why the figures cannot be trusted, and `losses` which messages did not
-    arrive. The verdict is about the series in `judged`, or about all if it is empty.
+    `length_s` is that of a trace. `faults` say why the figures cannot be trusted, `losses` which messages did not
+    arrive, and `causes` explain the waits. The verdict is about the series in `judged`, or about all if it is empty.
     """
 
     series: list[Series] = field(default_factory=list)
@@ -96,7 +96,7 @@ class Measurement:
     writes: Writes | None = None
 
     def describe_verdict(self, limit_ns: int, source: str) -> str:
-        """Return sentences: the losses, causes, and longest judged wait, and how many exceed the limit (`source`)."""
+        """Return the losses, the causes, the longest wait, and how many of its series exceed the limit of `source`."""
         limit = f"{spell_time(limit_ns / 1e9)} ({source})"
         slowest = max(self.judged or self.series, key=lambda series: max(series.waits_ns, default=0))
         worst_ns = max(slowest.waits_ns, default=0)
@@ -113,9 +113,9 @@ class Measurement:
 
 
 def schedule(rate: float, count: int) -> Iterator[int]:
-    """Sleep until each of `count` planned times, `rate` a second from now on, and yield it (CLOCK_MONOTONIC, ns).
+    """Sleep until each of `count` planned times, `rate` a second, and yield it (CLOCK_MONOTONIC, ns).
 
-    A slow caller gets each time late, and misses none.
+    The first is the time of the first request. A slow caller gets each time late, and misses none.
     """
     began_ns = time.monotonic_ns()
     for number in range(count):

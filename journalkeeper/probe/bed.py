@@ -13,7 +13,7 @@ import signal
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,7 +30,7 @@ VERBS = ("GET", "GET", "GET", "PUT", "POST", "HEAD")
 NOUNS = ("invoice", "customer", "basket", "picture", "session", "report", "address", "voucher", "shipment", "comment")
 STATUSES = (200, 200, 200, 304, 404, 503)
 USERS, SESSIONS, PEERS, SEGMENTS = 2000, 700, 250, 8
-AGAIN_S = 2.0
+AGAIN_S, SIGNALS = 2.0, 30
 SIGNAL_SYNC = signal.SIGRTMIN + 1
 
 START = """
@@ -62,7 +62,7 @@ read -r _ || :
 """Start journald, and print its process id when it takes messages and signals. Stop it when stdin ends."""
 
 
-def messages(seed: int = 1) -> Iterator[dict[str, str]]:
+def generate_messages(seed: int = 1) -> Iterator[dict[str, str]]:
     """Yield the fields of entries like those of a web service, endlessly; the same seed gives the same entries.
 
     LAB_REQUEST, LAB_PATH and LAB_TRACE are new in almost every entry. Values of LAB_USER, LAB_PEER and LAB_SESSION
@@ -103,7 +103,7 @@ class PrivateJournald(ExitStack):
         self.active = self.journal / "system.journal"
         """The file that journald writes now."""
         self._conf = "\n".join(("[Journal]", *SETTINGS, *settings, ""))
-        self._traffic = messages()
+        self._traffic = generate_messages()
         self._pid: int | None = None
         self.start()
 
@@ -120,7 +120,7 @@ class PrivateJournald(ExitStack):
         return ("nsenter", f"--target={self.pid}", "--mount", "--root", "--wdns=/", "--")
 
     def start(self, *, flushed: bool = True) -> None:
-        """Start journald in its own namespaces, wait until it takes messages, and send it a first one.
+        """Start the stopped journald in its own namespaces, wait until it takes messages, and send a first one.
 
         Unless `flushed`, journald keeps its entries in its own /run until `flush`.
 
@@ -151,19 +151,15 @@ class PrivateJournald(ExitStack):
 
         Raises: KeeperError if that takes a minute, and as `pid`.
         """
-        asked_s = -AGAIN_S
+        for _ in range(SIGNALS):
+            os.kill(self.pid, SIGNAL_SYNC)
+            time.sleep(0.005)  # until a message that was sent before makes the file ONLINE
+            with suppress(KeeperError):
+                wait_until(lambda: self.read_state() != ONLINE, "", AGAIN_S)
+                return
+        raise KeeperError("private journald: it did not sync within a minute")
 
-        def is_synced() -> bool:
-            nonlocal asked_s
-            if time.monotonic() - asked_s >= AGAIN_S:
-                os.kill(self.pid, SIGNAL_SYNC)
-                asked_s = time.monotonic()
-                return False
-            return self.state() != ONLINE
-
-        wait_until(is_synced, "private journald: it did not sync")
-
-    def state(self) -> int:
+    def read_state(self) -> int:
         """Return the state byte of the active file, OFFLINE if there is none."""
         try:
             return read_state(self.active)
@@ -177,7 +173,7 @@ class PrivateJournald(ExitStack):
         """
         for _ in range(flushes):
             self._log_traffic(messages)
-            wait_until(lambda: self.state() == ONLINE, "private journald: it did not take the messages")
+            wait_until(lambda: self.read_state() == ONLINE, "private journald: it did not take the messages")
             self.sync()
 
     def _log_traffic(self, messages: int) -> None:

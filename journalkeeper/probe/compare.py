@@ -194,14 +194,14 @@ def _run_act(place: Bed, command: str) -> None:
 
 
 def _log_and_commit(place: Bed, flushes: int, strategy: Strategy) -> None:
-    """Log the messages of so many flushes, let journald sync at one of `strategy.every`, and commit the filesystem."""
+    """Log the messages of so many flushes with one sync for each `strategy.every`, at least one. Commit the volume."""
     syncs = max(1, flushes // strategy.every)
     place.journald.age(syncs, MESSAGES * flushes // syncs)
     run("btrfs", "filesystem", "sync", place.volume.mountpoint)
 
 
 def _measure_strategy(place: Bed, strategy: Strategy, iops: int) -> Measured:
-    """Measure the files that one strategy left, two cold reads, and the boot flush after the last `at_night`."""
+    """Measure the files that one strategy left and two cold reads, then, after the last `at_night`, the boot flush."""
     # in this order, because each step changes the files that the steps before it measure
     volume, journald = place.volume, place.journald
     journald.stop()
@@ -224,9 +224,7 @@ def _measure_strategy(place: Bed, strategy: Strategy, iops: int) -> Measured:
 
 
 def _read_cold_s(place: Bed, iops: int, lines: str) -> float:
-    """Return the seconds that a read of `lines` entries ("all" or a number) takes after a new mount; journald is
-    stopped.
-    """
+    """Return the seconds of a read of `lines` entries ("all", a number) after a new mount. journald must be stopped."""
     command = f'journalctl --quiet --no-pager --directory="$0" --lines={lines} >/dev/null'
     place.volume.remount()
     return time_limited_s(place.volume, iops, lambda: run("sh", "-c", command, place.journald.journal))

@@ -28,7 +28,7 @@ from journalkeeper.probe.base import Measurement, Series, schedule, scratch
 BLOCK: Final = b"x" * 4096
 
 
-def journal_directory(asked: Namespace) -> str:
+def find_journal_directory(asked: Namespace) -> str:
     """Return the directory of this machine's journal below the chosen one, or the chosen one where there is none."""
     directory = str(asked.directory or "/var/log/journal")
     own = f"{directory}/{read_machine_id()}"
@@ -45,7 +45,7 @@ def measure(asked: Namespace, found: Measurement) -> None:
     if asked.who:
         who.measure(asked, found)
         return
-    with scratch(journal_directory(asked)) as place, open(f"{place}/synced", "wb", buffering=0) as file:
+    with scratch(find_journal_directory(asked)) as place, open(f"{place}/synced", "wb", buffering=0) as file:
         _write_and_sync(file.fileno())  # the first one logs the new directory, too
         found.series.append(series := Series("fsync"))
         for planned_ns in schedule(asked.rate, max(1, round(asked.rate * asked.seconds))):

@@ -101,7 +101,7 @@ def undo_at_end(*argv: str) -> Iterator[str]:
 
 
 def wait_until(is_done: Callable[[], bool], complaint: str, timeout_s: float = 60) -> None:
-    """Call `is_done` in short intervals until it is True. Raises: KeeperError with `complaint` after `timeout_s`."""
+    """Call `is_done` in short intervals until it is True. Raises: KeeperError "`complaint` within `timeout_s` s"."""
     deadline_s = time.monotonic() + timeout_s
     while not is_done():
         if time.monotonic() > deadline_s:
@@ -129,7 +129,7 @@ class ScratchVolume(ExitStack):
     """A new btrfs of `size` (as in truncate(1)), mounted with `options` in a temporary directory below `parent`.
 
     It ends with the block, with `close`, and with this process; a failure to undo is not reported, except of the limit.
-    Files of the caller in `images` are used instead, and kept.
+    With `images`, files of the caller that contain a btrfs are mounted instead, and kept.
 
     Raises: KeeperError with the error message of the tool that failed.
     """

@@ -57,7 +57,7 @@ class Write(NamedTuple):
 
 
 class Relay:
-    """The writes of a program, and its lines, each with the time at which it was written (CLOCK_MONOTONIC, ns)."""
+    """The writes of a program, and its lines, each with the time (CLOCK_MONOTONIC, ns) of the write that ended it."""
 
     def __init__(self) -> None:
         self.gaps = Series("between the program's writes")
@@ -204,11 +204,11 @@ def _follow(tag: str, sockets: str, directory: str | None) -> Iterator[Iterator[
         channel.send(b"ready\n")
     wanted = f"--identifier={tag}"
 
-    def has_entry() -> bool:
+    def is_test_line_shown() -> bool:
         with run_journalctl(["MESSAGE"], "--lines=1", wanted, directory=directory) as journalctl:
             return bool(journalctl.output.readline())
 
-    wait_until(has_entry, NO_LINE, PATIENCE_S)  # journalctl ends at once if there is no file that it may read
+    wait_until(is_test_line_shown, NO_LINE, PATIENCE_S)  # journalctl ends at once if there is no file that it may read
     with run_journalctl(["MESSAGE"], "--all", "--follow", "--no-tail", wanted, directory=directory) as journalctl:
         reader = read_lines(journalctl.output.fileno())
         wait_until(lambda: next(reader, None) != [], NO_LINE, PATIENCE_S)

@@ -85,7 +85,7 @@ def trace() -> Iterator[Path]:
 
 
 def measure(asked: Namespace, found: Measurement, pid: int | None = None) -> None:
-    """Watch the calls of process `pid` or of all for --seconds; the verdict is about those of journald's main thread.
+    """Watch the calls of process `pid` or of all for --seconds. Only those of journald's main thread are judged.
 
     A call that still runs at the end counts with its time so far. Lost events are a fault. Raises: as `trace`.
     """

@@ -29,7 +29,7 @@ from journalkeeper.model.errors import KeeperError
 from journalkeeper.model.units import format_size
 from journalkeeper.probe import who
 from journalkeeper.probe.base import Measurement, Writes
-from journalkeeper.probe.fsync import journal_directory
+from journalkeeper.probe.fsync import find_journal_directory
 from journalkeeper.probe.scratch_volume import SECTOR_BYTES, run
 
 SAVING: Final = "`journalkeeper lab compare DIR` measures what SyncIntervalSec=, SystemMaxFileSize= and NOCOW save."
@@ -38,11 +38,11 @@ SAVING: Final = "`journalkeeper lab compare DIR` measures what SyncIntervalSec=,
 def measure(asked: Namespace, found: Measurement, pid: int | None = None) -> None:
     """Count for --seconds what the journald `pid` (None: the host's) logs, dirties and flushes, and its disks write.
 
-    Raises: KeeperError if no journald runs, if it or journalctl fails, or as `who.measure`; OSError if the journal's
-    directory is not on btrfs, or cannot be opened.
+    `found.writes` has the counts, also after an interrupt. Raises: KeeperError if no journald runs, if it or journalctl
+    fails, or as `who.measure`; OSError if the journal's directory is not on btrfs, or cannot be opened.
     """
     pid = pid or int(run("systemctl", "show", "--property=MainPID", "--value", "systemd-journald.service"))
-    directory = journal_directory(asked)
+    directory = find_journal_directory(asked)
     with opening.open_directory(directory) as fd:
         uuid = volume.read_fs_info(fd)[0]
     began_s, dirtied_before, disk_before = time.time(), _count_dirtied(pid), _count_written(uuid)

@@ -103,7 +103,7 @@ def live(asked: Namespace, beside: Beside, *, rest: bool = False, nocow: bool | 
                 stack.enter_context(beside(place))
                 seen = [(active.stat().st_ino, extents(active)) for _ in every_second(asked.minutes * 60)]
             if rest:
-                eventually(lambda: not place.journald.state(), 3 * asked.interval + 30, pause_s=0.1)
+                eventually(lambda: not place.journald.read_state(), 3 * asked.interval + 30, pause_s=0.1)
                 time.sleep(asked.interval)
             else:
                 place.journald.sync()

@@ -183,7 +183,7 @@ def go(
 def log_until_online(journald: PrivateJournald, message: str, **fields: str) -> None:
     """Log a message, and wait until journald has it: its file is ONLINE, and its timer runs."""
     journald.log(message, **fields)
-    assert eventually(lambda: journald.state() == ONLINE)
+    assert eventually(lambda: journald.read_state() == ONLINE)
 
 
 def readable_for(path: Path, mode: int) -> None:

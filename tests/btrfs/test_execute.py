@@ -16,7 +16,7 @@ import pytest
 from journalkeeper.btrfs import defrag, extent_count, kernel
 from journalkeeper.execute import inplace, rewrite
 from journalkeeper.model import KIB, MIB, Range, Reason, Request, Result, Verb
-from journalkeeper.probe.bed import Bed, messages
+from journalkeeper.probe.bed import Bed, generate_messages
 from journalkeeper.probe.scratch_volume import ScratchVolume, run
 from tests.btrfs.faults import spoil
 from tests.btrfs.journals import (
@@ -311,7 +311,7 @@ def test_an_archive_that_a_running_journald_rotated_leaves_nothing_behind(
 ) -> None:
     """Its last extents are a part of 8 MiB, which stay occupied for one block that is left."""
     place = make_bed("SystemMaxFileSize=16M", "SystemMaxUse=1G")
-    for fields in itertools.islice(messages(), MESSAGES):
+    for fields in itertools.islice(generate_messages(), MESSAGES):
         place.journald.log(fields.pop("MESSAGE"), **fields)
     place.journald.sync()
     archives = sorted(place.journald.journal.glob("system@*.journal"))

@@ -562,10 +562,10 @@ def short(make_bed: Callable[..., Bed]) -> Bed:
 
 def begin_interval(short: Bed, kind: Kind) -> Asked | None:
     """Return an Asked that saw nothing unsynced, after a message; None if the file was not ONLINE before the flush."""
-    assert eventually(lambda: short.journald.state() != ONLINE)
+    assert eventually(lambda: short.journald.read_state() != ONLINE)
     one = Asked(short, kind)
     short.journald.log("the timer starts")
-    return one if eventually(lambda: short.journald.state() == ONLINE, 10) else None
+    return one if eventually(lambda: short.journald.read_state() == ONLINE, 10) else None
 
 
 def test_once_something_is_unsynced_the_window_closes_before_the_flush(short: Bed) -> None:
@@ -575,10 +575,10 @@ def test_once_something_is_unsynced_the_window_closes_before_the_flush(short: Be
         if (one := begin_interval(short, Kind.ACTIVE)) is None:
             return False
         answers = [one.throttle(0), one.throttle(3_000_000)]
-        while not one.throttle(0) and short.journald.state() == ONLINE:
+        while not one.throttle(0) and short.journald.read_state() == ONLINE:
             time.sleep(0.02)
         answers.append(one.throttle(0))
-        return answers == [None, *[Reason.WINDOW_CLOSED] * 2] and short.journald.state() == ONLINE
+        return answers == [None, *[Reason.WINDOW_CLOSED] * 2] and short.journald.read_state() == ONLINE
 
     assert any(map(closes_before, TRIES))
 
@@ -589,10 +589,10 @@ def test_an_archives_piece_waits_until_the_flush_is_over(short: Bed) -> None:
             return False
         one.look(short)
         assert one.throttle(0) is None, "not yet due"
-        while not (is_due := one.flushes.is_flush_due(500_000)) and short.journald.state() == ONLINE:
+        while not (is_due := one.flushes.is_flush_due(500_000)) and short.journald.read_state() == ONLINE:
             time.sleep(0.02)
         assert one.throttle(0) is None
-        return is_due and short.journald.state() != ONLINE and one.flushes._news
+        return is_due and short.journald.read_state() != ONLINE and one.flushes._news
 
     assert any(map(waits, TRIES))
 
@@ -604,7 +604,7 @@ def test_a_stop_ends_a_pause(short: Bed) -> None:
         one.look(short)
         os.kill(short.journald.pid, signal.SIGSTOP)  # the flush does not come
         try:
-            if short.journald.state() != ONLINE:  # or it has come
+            if short.journald.read_state() != ONLINE:  # or it has come
                 return False
             assert eventually(lambda: one.flushes.is_flush_due(500_000))
             threading.Timer(0.5, setattr, (one, "stopped", True)).start()

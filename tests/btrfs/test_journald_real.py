@@ -64,7 +64,7 @@ def test_headers_and_names_agree_with_journalctl(bed: Bed) -> None:
     archived = journald.rotate()
     journald.age(1)
     journald.log("not synced")
-    assert eventually(lambda: journald.state() == 1)
+    assert eventually(lambda: journald.read_state() == 1)
     kill(journald)
     unsynced, inode = read(journald.active), journald.active.stat().st_ino
     assert unsynced.state is State.ONLINE
