@@ -194,8 +194,7 @@ class Intake(NamedTuple):
 class Journal(NamedTuple):
     """The evidence from the journal's own entries, each part the oldest first.
 
-    `intake` covers the newest `entries` entries, which begin at `oldest_us`. `complete` is True if these
-    are all the entries in the journal. `boots` covers as many of the newest messages about boots.
+    `intake` covers the newest `entries` entries, which begin at `oldest_us`, `boots` as many newest messages of boots.
     """
 
     entries: Count

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The answers of the health rules, and the verdict that is made of them.
+"""The answers of the health rules, and the verdict that they make together.
 
 A rule is a function that yields its answers, the most important first; only the first one counts. A rule that yields
 nothing found nothing wrong. Its name, with hyphens, is its fixed word. Its docstring is its description in the man
@@ -72,7 +72,7 @@ class Verdict(NamedTuple):
         return problems or [f"{rule}: {part.why}." for rule, part in self.unknown[:1]]
 
     def headline(self, ok: str) -> str:
-        """Return the first problem, or else the first rule without evidence, or else `ok`, in a line for people."""
+        """Return "Act: " and the first problem, or "Unknown: " and the first missing evidence, or "OK: " and `ok`."""
         if self.problems:
             return f"Act: {self.problems[0].line}"
         return f"Unknown: {self.unknown[0][1].why}." if self.unknown else f"OK: {ok}"

@@ -70,7 +70,7 @@ def journald_silent(silent: tuple[tuple[str, Silence], ...]) -> Answers:
 def bad_configuration(evidence: Evidence) -> Answers:
     """The configuration on disk is wrong, or is not the one that runs.
 
-    One problem with the error text. Unknown if neither the service nor the history shows the running configuration.
+    One problem with the error text. Unknown while the service starts or hangs, and without service and history.
     """
     present = evidence.present
     wrong = evidence.config_error or (not isinstance(present, Unknown) and present.configuration)
@@ -85,7 +85,8 @@ def keeper_down(evidence: Evidence) -> Answers:
 
     The timer is journalkeeper-defrag.timer. Without an enabled service, a run by hand in the last two days is enough.
     A service that runs but is not on the bus is a problem, too. Where no journal directory is on btrfs, there is none.
-    Unknown if the states of the units cannot be read, and for the first minute of a start.
+    Unknown if the states of the units cannot be read, if systemd is about to start a service that has not failed, and
+    for the first minute of a start.
     """
     look, units = evidence.look, evidence.units
     elsewhere = not isinstance(look, Unknown) and bool(look.foreign) and not look.host.instances
@@ -141,7 +142,7 @@ def _ran_recently(evidence: Evidence) -> bool:
 
 
 def keeper_hung(service: Manager | Hung | None, evidence: Evidence) -> Answers:
-    """The service has its name on the bus and does not answer, and has not just been started.
+    """The service, which is not just starting, has its name on the bus and does not answer.
 
     Unknown if the bus itself does not answer.
     """
@@ -162,8 +163,8 @@ def keeper_old(service: Manager | Hung | None) -> Answers:
 def no_room(full: tuple[tuple[str, Volume], ...]) -> Answers:
     """A volume has no room for a new chunk and little room in its chunks, even if df(1) shows free space.
 
-    `full` has the directories whose volume `lacks_room`. One problem, for the first: the quota of its subvolume if
-    that is almost used up, else the room. journald may soon not be able to store an entry.
+    journald may soon not be able to store an entry. One problem for the first directory on such a volume: the quota of
+    its subvolume if that is almost used up, else the room.
     """
     for directory, volume in full[:1]:
         if lacks_quota(volume):
@@ -193,7 +194,7 @@ def directory_unwritable(unwritable: tuple[tuple[str, Obstacle], ...]) -> Answer
 
 
 def record_locked(present: Present, now_us: int) -> Answers:
-    """Another process has held the lock of a run for longer than BUSY_US. One problem."""
+    """Another process has held the lock of a run for longer than an hour. One problem."""
     held_us = now_us - present.busy_since_us
     if present.busy and held_us > BUSY_US:
         yield problem(f"{present.busy}.", "lslocks --output=COMMAND,PID,TYPE,PATH", held_us=held_us)

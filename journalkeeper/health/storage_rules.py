@@ -128,7 +128,7 @@ def fragmented(files: Files, look: Look, config: Config, evidence: Evidence) -> 
 
     One advice from 300 extents that `defrag --now` would save. A service that works leaves files fragmented for a
     while, because they settle or a flush is near; keeper-starved reports the files that wait for too long. An active
-    unit that does not answer counts as a service that works.
+    unit that does not answer counts as a service that works, a paused service and unknown units do not.
     """
     live, units = evidence.service, evidence.units
     at_work = not live.paused if isinstance(live, Manager) else not isinstance(units, Unknown) and is_up(units)
