@@ -17,11 +17,11 @@ from journalkeeper.policy.window import compose_margin_us, find_windows
 class Case:
     """One file with its surroundings, as they were at the look of `cases`.
 
-    `volume` is None if it could not be read. `past` is the last successful rewrite or rotation of this inode, None if
-    the file was active then and is not now. `compression` is what a rewrite of this file would use; None for an active
-    file, which is never compressed, and where `obstacle` says why this file cannot be compressed. `lost_level` says why
-    its level, if it was asked for one, does not apply. `allow_unshare` is the policy for data that a snapshot shares:
-    the request's, else the configuration's.
+    `volume` is None if it could not be read, and `window` closed for an unknown instance. `past` is the last successful
+    rewrite or rotation of this inode, None if the file was active then and is not now. `compression` is what a rewrite
+    of this file would use; None for an active file, which is never compressed, and where `obstacle` says why this file
+    cannot be compressed. `lost_level` says why a level that is wanted does not apply. `allow_unshare` is the policy for
+    data that a snapshot shares: the request's, else the configuration's.
     """
 
     def __init__(self, file: JournalFile, cases: Cases) -> None:
@@ -49,8 +49,8 @@ class Case:
 
     @property
     def needs_other_compression(self) -> bool:
-        """True if the request asks for a possible compression that the last rewrite of this archive did not use; "no"
-        counts only if the file is compressed. False for NOCOW files, and without a last rewrite.
+        """True if the request asks for a possible compression or level that the last rewrite of this archive did not
+        use; "no" counts only if the file is compressed. False for NOCOW files, and without a last rewrite.
         """
         past = self.past
         if self.request.compress is None or self.obstacle or not self.is_at_rest or self.file.nocow:
@@ -68,8 +68,8 @@ UNKNOWN: Final = Window("", open=False, closes_at_us=None, reason="unknown-insta
 class Cases:
     """The facts that the Cases of all files of `host` share, for a request.
 
-    `windows` has the flush window of each instance, by directory, `volumes` each volume by st_dev, and `below` the
-    files by directory; a directory without files has no key. `compression` is that of the request, else Compress=.
+    `windows` has the flush window of each instance, by directory, open for a request that hurries. `volumes` has each
+    volume by st_dev, `below` the files by directory, if it has any. `compression` is the request's, else Compress=.
     """
 
     def __init__(self, host: Host, request: Request, config: Config) -> None:
@@ -88,10 +88,8 @@ class Cases:
 
 
 def _find_compression_obstacle(file: JournalFile, volume: Volume | None) -> str:
-    """Return what excludes compression, in words: nodatacow or nodatasum of the mount, or an attribute; or "".
-
-    `inode.can_compress` asks the kernel whether a file lacks checksums for another reason.
-    """
+    """Return what excludes compression, in words: nodatacow or nodatasum of the mount, or an attribute; or ""."""
+    # `inode.can_compress` asks the kernel for other reasons, before the file is rewritten.
     for option in ("nodatacow", "nodatasum"):
         if volume is not None and option in volume.options:
             return f"the volume is mounted with {option}"

@@ -2,7 +2,6 @@
 """The cost and the gain of a rewrite, whether it pays, and whether the gain came true.
 
 The cost is bytes written. The gain is extents that a cold reader no longer seeks for and bytes that the disk gets back.
-A rewrite needs a gain that justifies its cost.
 
 An archive is priced as a whole: it is rewritten once, compressed, and then never again. An active file is priced per
 MiB. A threshold of T extents per MiB costs about 256/T written bytes for each byte that journald dirties (measured,
@@ -23,9 +22,8 @@ from journalkeeper.model.units import Compression, parse_compression, pluralize
 from journalkeeper.policy.case import Case
 
 EXPECTED_RATIO: Final = 0.25
-"""The compressed size of a journal divided by its plain size, a cautious value:
-
-zstd left 14 and 22% of two aged archives (measured), zstd:3 12 to 15% elsewhere (systemd d71ece3).
+"""The compressed size of a journal divided by its plain size, a cautious value: zstd left 14 and 22% of two aged
+archives (measured), zstd:3 12 to 15% elsewhere (systemd d71ece3).
 """
 
 READ_IOPS: Final = 150
@@ -40,7 +38,7 @@ meanwhile. Useless rewrites saved nothing at all (measured).
 
 
 def add_savings(action: Action) -> Action:
-    """Return `action` of any verb with estimates of the disk bytes freed and the seconds that a cold reader saves."""
+    """Return `action` of any verb with estimates of the disk bytes freed and of a cold reader's seconds (READ_IOPS)."""
     removed_extents = max(0, action.extents_before - action.extents_expected)
     return action._replace(
         disk_bytes_saved=estimate_freed_bytes(action), read_seconds_saved=removed_extents / READ_IOPS
@@ -66,13 +64,16 @@ def estimate_freed_bytes(action: Action) -> int:
 
 
 def is_useless_rewrite(extents_before: int, extents_expected: int, extents_after: int) -> bool:
-    """Return whether a rewrite saved less than ENOUGH of the expected extents. False if no saving was expected."""
+    """Return whether a rewrite saved less than ENOUGH of what was expected. False if no saving was expected.
+
+    An expectation of 0 extents is an unknown one.
+    """
     expected = extents_before - extents_expected if extents_expected else 0
     return expected > 0 and extents_before - extents_after < expected * ENOUGH
 
 
 def count_least_extents(runs: Iterable[tuple[int, int]], *, compressed: bool) -> int:
-    """Return the fewest extents that data in these (offset, length) runs can have. Runs must not touch each other."""
+    """Return the fewest extents of data in these (offset, length) runs, which must not touch, wherever they lie."""
     return sum(count_ideal_extents(length, compressed=compressed) for _, length in runs)
 
 
@@ -96,7 +97,7 @@ def propose(case: Case) -> Action | Skip:
 
 
 def _judge_archive(case: Case) -> Action | Skip:
-    """Return a rewrite of a NOCOW file (a copy), for a request of other compression, or for a gain; else a Skip."""
+    """Return a copy of any NOCOW file, a rewrite for a request of other compression or for a gain, or else a Skip."""
     file, compression = case.file, case.compression
     if file.nocow:
         return _plan_whole_file(case, Verb.REWRITE, Reason.NOCOW_ARCHIVE)
@@ -191,7 +192,8 @@ def find_costly_mibs(file: JournalFile, config: Config, unshares: str = "yes") -
     """Return the indexes of the MiBs of an active file in which ExtentsPerMiB= or more removable extents begin, and
     more than a rewrite leaves.
 
-    `unshares` is AllowUnshare=: with auto, a MiB needs more extents if it shares data; with no, it must share none.
+    `unshares` is AllowUnshare=: with no, a MiB that shares data does not count; with auto, it needs up to 1 + TWICE
+    times as many extents.
     MiBs behind the end of the file are left out: the file may have been truncated after its extents were counted.
     """
     threshold = max(config.defrag.extents_per_mib, count_ideal_extents(MIB, compressed=file.compressed) + 1)
@@ -221,5 +223,5 @@ def is_fragmented(file: JournalFile, after: Outcome | None, config: Config) -> b
 
 
 def becomes_compressed(file: JournalFile, config: Config) -> bool:
-    """Return whether the file would be compressed after a rewrite: as it is now, or an archive as configured."""
+    """Return whether a rewrite would leave the file compressed: as now, or any archive if Compress= is not "no"."""
     return file.compressed or (file.kind is not Kind.ACTIVE and parse_compression(config.defrag.compress) is not None)

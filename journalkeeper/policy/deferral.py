@@ -47,9 +47,9 @@ def ignores_budget(request: Request, budget: int) -> bool:
 
 
 def remember(refused: dict[tuple[int, int], Refusal], action: Action, outcome: Outcome, now_us: int) -> None:
-    """Store a failed or skipped action and its tries in `refused` by (device, inode): no plan then retries it at once.
+    """Store a failed or skipped action in `refused` by (device, inode): no plan then retries it at once.
 
-    An outcome with NO_GAIN or a reason in PASSING changes nothing; a success removes the entry.
+    Its tries count up, whatever the reasons, until a success removes the entry. NO_GAIN and PASSING change nothing.
     """
     target = action.target
     key = target.device, target.inode
@@ -76,7 +76,7 @@ def postpone_retry(path: str, last: Refusal | None, now_us: int) -> Skip | None:
 
 
 def find_rest(now_us: int, request: Request, config: Config, *, on_battery: bool) -> tuple[Reason, str, int] | None:
-    """Return (reason, detail, until_us) if the service rests on battery or in quiet hours, else None.
+    """Return (reason, detail, until_us) if the service rests on battery, for LATER_US, or in quiet hours, else None.
 
     A request that hurries, or that a user asked for, never rests.
     """
@@ -112,10 +112,12 @@ def wait_for_disk(path: str, volume: Volume | None, now_us: int, config: Config)
 
 
 def postpone(case: Case) -> Skip | None:
-    """Return a Skip if the rewrite of a file has to wait after a failure or for its volume, else None.
+    """Return a Skip if a rewrite that does not hurry has to wait after a failure or for the volume, else None.
 
     A change of a file at rest ends its failure. INTERNAL_ERROR and FOREIGN_OWNER last until a change, without a time.
     """
+    if case.request.hurries:
+        return None
     file, last = case.file, case.refused
     changed = last is not None and (last.size_bytes, last.mtime_ns) != (file.size_bytes, file.mtime_ns)
     if last is not None and not (changed and case.is_at_rest):

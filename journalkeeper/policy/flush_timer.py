@@ -35,9 +35,8 @@ from journalkeeper.policy.window import find_closing_us
 
 MS: Final = 1_000
 COALESCED_US: Final = 400 * MS
-"""The greatest age of an append when its event arrives:
-
-journald holds back its IN_MODIFY for 250 ms (POST_CHANGE_TIMER_INTERVAL_USEC), the watch for another 100.
+"""The greatest age of an append when its event arrives: journald holds back its IN_MODIFY for 250 ms
+(POST_CHANGE_TIMER_INTERVAL_USEC), the watch for another 100.
 """
 
 SLACK_US: Final = 250 * MS
@@ -130,7 +129,7 @@ class LastLook(NamedTuple):
 
 
 class FlushTimer:
-    """The state of one instance's sync timer. Pure: times are arguments. `since` is the span in which it started."""
+    """The state of one instance's sync timer, started in the span `since`. The caller sets `interval_us` and times."""
 
     def __init__(self) -> None:
         self.phase = Phase.UNKNOWN
@@ -227,8 +226,9 @@ class FlushTimer:
     def _note_known_timer(self, since: Span, seen: Span, *, moved: bool, synced: bool) -> bool:
         """Record a look, made within `seen`, at unsynced files with a timer that started within `since`.
 
-        `moved`: a first block has moved since the last look. Before the timer is due, another sync or a restart of the
-        timer moves it; after that, the flush. `synced`: the volume was committed. Return as `note_unsynced`.
+        `moved`: a first block has moved since the last look, before the timer is due by another sync or a restart of
+        the timer, after that by the flush or the kernel. `synced`: the volume was committed. Return True if the timer
+        has started anew: `_patience_us` is over, no block moves any more, and the new start is not too vague.
         """
         now_us = seen.latest_us
         due_us, end_us = since.earliest_us + self.interval_us, since.latest_us + self.interval_us
@@ -291,11 +291,10 @@ class FlushTimer:
     def may_be_live(self, inode_number: int, age_us: int, now_us: int) -> bool:
         """Return whether a journald will still flush this ONLINE file, last changed `age_us` ago by the wall clock.
 
-        Setting the clock can make `age_us` too large.
+        If setting the clock made `age_us` too large, a known timer decides, for files that the last look saw ONLINE.
         """
         if age_us <= self.interval_us + LATE_US:
             return True
-        # If the clock was set, the age is wrong, and the known timer decides.
         awaited = self.since is not None and now_us < self.since.latest_us + self.interval_us + LATE_US
         return awaited and inode_number in self._looked.online
 
@@ -313,8 +312,8 @@ class FlushTimer:
     def next_look_us(self, margin_us: int) -> int | None:
         """Return when (CLOCK_MONOTONIC) to look at the files again, or None to look only after the next append.
 
-        The time can be in the past. The blocks of NOCOW files never move, so the search for a flush looks at them
-        rarely.
+        It can be in the past. A known timer is looked at when it starts, `margin_us` before it is due, and often from
+        the due time on; an unknown one often, or rarely with NOCOW files alone. Too short an interval needs few looks.
         """
         looked_us = self._looked.at_us
         if not self.has_timer or self.phase is Phase.FLUSHED:

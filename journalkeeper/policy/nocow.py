@@ -42,7 +42,7 @@ def decide(instance: Instance, volume: Volume | None, cases: Cases) -> Action | 
     """Return the action that makes the directory NOCOW, or a Skip. None for Nocow=no and an unknown volume.
 
     A directory that is NOCOW already has a Skip if `auto` would not set the attribute, else None. `auto` skips one that
-    has files of an unknown format. Failures and a service that just started postpone the action.
+    has files of an unknown format. A failure postpones the action, and so does, with `puts_off`, a recent start.
     """
     wanted, host = cases.config.nocow.nocow, cases.host
     if wanted == "no" or volume is None:
@@ -74,7 +74,7 @@ def _find_doubt(instance: Instance, volume: Volume, host: Host) -> tuple[Reason,
 
 
 def _find_obstacle(instance: Instance, volume: Volume, doubt: tuple[Reason, str] | None) -> Skip | None:
-    """Return a Skip for `doubt`, or because C has no effect (nodatacow) or cannot be set (read-only, chattr +c, +m)."""
+    """Return a Skip if C has no effect (nodatacow), for `doubt`, or if it cannot be set (read-only, chattr +c, +m)."""
     where = instance.directory
     if "nodatacow" in volume.options:
         return Skip(where, Reason.IDEAL, "mounted with nodatacow: new files are NOCOW without an attribute")

@@ -124,7 +124,7 @@ def _judge_case(case: Case) -> tuple[Skip | None, Action | None]:
         return (proposal if veto is None or veto.reason in FOR_WORK else veto), None
     if veto is not None:
         return veto._replace(puts_off=all(map(_is_temporary, (veto, *against)))), None
-    later = None if case.request.hurries else deferral.postpone(case)
+    later = deferral.postpone(case)
     return (None if later is None else later._replace(puts_off=True)), proposal
 
 
@@ -161,8 +161,8 @@ def count_available_bytes(volume: Volume) -> int:
 def _afford(actions: list[Action], host: Host, request: Request, config: Config) -> tuple[list[Action], list[Skip]]:
     """Return the actions that fit the day's budget, the quota and the space above KeepFree=, and a skip for each other.
 
-    A quota counts what is stored. The space of a file's old extents does not count as free for the next file: btrfs
-    frees it only at the end of the transaction (fs/btrfs/transaction.c).
+    Only the skip for BytesPerDay=0 does not put off. A quota counts what is stored. The space of old extents does not
+    count as free for the next file: btrfs frees it only at the end of the transaction (fs/btrfs/transaction.c).
     """
     budget = config.budget.bytes_per_day
     left = None if budget is None or ignores_budget(request, budget) else budget - host.written_bytes

@@ -88,7 +88,7 @@ class Question:
 
     @property
     def kept_bytes(self) -> int | None:
-        """The bytes that files may take by SystemMaxUse= and SystemKeepFree=: 0 without SystemMaxUse=, None if unknown.
+        """The bytes that files may take by SystemMaxUse= (without it 0, no limit) and SystemKeepFree=; None if unknown.
 
         SystemKeepFree= always leaves them their present size. journald itself never uses less than the size that it
         found when it started, which is not visible from outside. Source: cache_space_refresh(), journald-server.c.
@@ -105,7 +105,9 @@ class Question:
 
 
 def veto_excess_rotations(question: Question) -> Skip | None:
-    """Veto a rotation when RotationsPerDay= was reached in 24 hours, this plan included, unless `ignores_budget`."""
+    """Veto a rotation for AGAIN_US when all instances made RotationsPerDay= in 24 hours, this plan included, unless
+    `ignores_budget`. RotationsPerDay=0 is NOT_ASKED, without a time.
+    """
     allowed = question.cases.config.budget.rotations_per_day
     made = question.cases.host.rotations + question.planned
     if ignores_budget(question.cases.request, allowed) or made < allowed:
@@ -120,7 +122,7 @@ def veto_by_retention(question: Question, part: float = 1) -> Skip | None:
     """Veto a rotation that costs more of the history than this part of HistoryLoss=, or an unknown part of it.
 
     MaxRetentionSec= vetoes, too, unless MaxFileSec= is set and not longer: journald deletes an archive when its first
-    entry is too old, with all later entries in it.
+    entry is too old, with all later entries in it. A request that hurries is vetoed as well.
     """
     retention_us = question.instance.max_retention_us
     if retention_us not in {0, INFINITY_US} and not 0 < question.instance.max_file_us <= retention_us:
@@ -154,8 +156,8 @@ def _find_veto(question: Question) -> Skip | None:
 def decide_rotation(question: Question, file_actions: Sequence[Action], *, nocow: bool) -> Action | Skip | None:
     """Return the rotation of the instance, a Skip with the reason against it, or None if no rotation is wanted.
 
-    A rotation into NOCOW comes before a cheaper one. `nocow` is True if new files become NOCOW, as the configuration
-    demands. `file_actions` are the actions on files. A Skip for a reason that ends by itself has `puts_off`.
+    A rotation into NOCOW comes before a cheaper one, which comes before a Skip of the former. `nocow` is True if new
+    files become NOCOW, as the configuration demands. A Skip for a reason that ends by itself has `puts_off`.
     """
     answer = _rotate_into_nocow(question) if nocow else None
     if not isinstance(answer, Action):
@@ -171,7 +173,8 @@ def decide_rotation(question: Question, file_actions: Sequence[Action], *, nocow
 def _rotate_into_nocow(question: Question) -> Action | Skip | None:
     """Return a rotation for a datacow file in a NOCOW directory, a Skip, or None if all active files are NOCOW.
 
-    RotateToApply=no, a veto, or a file that is new after a rotation and still datacow (NOT_TAKEN) gives a Skip.
+    Files with a problem, several links or another owner than root do not count. A Skip comes first for a file that is
+    new after a rotation and still datacow (NOT_TAKEN), then for RotateToApply=no, then from `_find_veto`.
     """
     fine = [file for file in question.actives if file.problem is None and file.links == 1 and file.uid == 0]
     old = [file for file in fine if not file.nocow]
@@ -191,7 +194,8 @@ def _rotate_into_nocow(question: Question) -> Action | Skip | None:
 def _rotate_if_cheaper(question: Question, actions: Sequence[Action]) -> Action | Skip | None:
     """Return a rotation if it costs less than `actions` and the extents that they leave, a Skip, or None.
 
-    It names the file with the most extents. If it does not hurry, the disk, the file's age and BEFORE can veto it.
+    It names the file with the most extents, of those without a veto outside DESPITE. After `_find_veto`, the disk, the
+    file's age and BEFORE can veto a rotation that does not hurry.
     """
     judged = ((file, find_vetoes(Case(file, question.cases))) for file in question.actives)
     files = [file for file, against in judged if all(skip.reason in DESPITE for skip in against)]
@@ -210,10 +214,7 @@ def _rotate_if_cheaper(question: Question, actions: Sequence[Action]) -> Action 
 
 
 def spread_rotations(question: Question, file: JournalFile) -> Skip | None:
-    """Postpone a rotation (TOO_YOUNG) until `file` is a day divided by RotationsPerDay= old, so that each gains much.
-
-    RotationsPerDay=0 counts as 1 here. A file from the future is not postponed.
-    """
+    """Postpone a rotation (TOO_YOUNG) until `file` is a day / RotationsPerDay= old, so that each gains much."""
     apart_us = DAY_US // max(1, question.cases.config.budget.rotations_per_day)
     age_us = question.cases.host.now_us - file.head_time_us
     if not 0 <= age_us < apart_us:

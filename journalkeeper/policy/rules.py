@@ -104,7 +104,8 @@ def veto_unfinished_archive(case: Case) -> Skip | None:
 def veto_repeated_rewrite(case: Case) -> Skip | None:
     """Veto another rewrite of an archive that did not change, and of an active file if the last one saved too little.
 
-    More extents (`_find_least_growth`) or a request for another compression end the veto.
+    The reason is RECORDED, or NO_GAIN if the last rewrite saved too little. More extents (`_find_least_growth`) or a
+    request for another compression end the veto, and after a rotation there is none.
     """
     past, file = case.past, case.file
     if past is None or past.verb is Verb.ROTATE or case.needs_other_compression:
@@ -154,7 +155,7 @@ def veto_shared_data(case: Case) -> Skip | None:
 
 
 def veto_closed_window(case: Case) -> Skip | None:
-    """Veto work on an active file (WINDOW_CLOSED) while the flush window of its instance is closed."""
+    """Veto work on an active file (WINDOW_CLOSED) while the flush window of its instance is closed, or unknown."""
     return None if case.is_at_rest else deferral.wait_for_window(case.file.path, case.window)
 
 

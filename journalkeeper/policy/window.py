@@ -13,9 +13,8 @@ that change:
                  the next is not due.
     due          closed from there until the flush was seen.
 
-The margin is that of `compose_margin_us`. If `t` is unknown (a command looks only once), a flush
-may come at any moment until the file was left alone for a whole interval. A window is too short for any work if the
-margins use up the whole interval.
+The margin is that of `compose_margin_us`. If `t` is unknown (a command looks only once), a flush may come at any moment
+until the file was left alone for a whole interval. A window is too short if two margins use up the interval.
 
 `advise` says whether to continue with the next piece under the present load, because other users of the disk come
 first. Intake delay is what users of journald feel, so a long one pauses the work whatever its cause. Disk time that was
@@ -39,7 +38,7 @@ def compose_margin_us(configured_us: int, slowest_piece_us: int) -> int:
 
 
 def find_closing_us(since_us: int, interval_us: int, margin_us: int) -> int | None:
-    """Return when the window of a timer started at `since_us` closes; None if the interval leaves no time for work."""
+    """Return when the window of a timer started at `since_us` closes; None if the interval is at most two margins."""
     return None if interval_us <= 2 * margin_us else since_us + interval_us - margin_us
 
 
@@ -74,7 +73,8 @@ def update_window(seen: Window, now_us: int) -> Window:
 def _find_window(instance: Instance, online: Sequence[JournalFile], calm: str, now_us: int, margin_us: int) -> Window:
     """Return the flush window of `instance`, whose unsynced files are `online`; without any, its reason is `calm`.
 
-    Only the reason "online" has a time to close, and only "unsynced" has a time to open.
+    Only the reason "online" has a time to close. Only "unsynced" has a time to open: a whole interval after the last
+    change, the window is open and "stale".
     """
     name, interval_us = instance.name, instance.sync_interval_us
     if not online:
@@ -118,10 +118,7 @@ def adapt_amount(amount: int, done: int, took_us: int, allowed_us: int, least: i
 
 
 class Advice(StrEnum):
-    """The advice before the next piece:
-
-    SLOW_DOWN means to rest first, PAUSE to ask again later, GIVE_UP to stop this file.
-    """
+    """The advice before a piece: SLOW_DOWN means to rest first, PAUSE to ask again later, GIVE_UP to stop this file."""
 
     GO_ON = "go-on"
     SLOW_DOWN = "slow-down"
