@@ -26,7 +26,7 @@ NEXT: Final = {
     Reason.NOT_JOURNAL: "`journalkeeper scan` lists the journal files",
     Reason.NOT_REGULAR: "name the files themselves, or a journal directory with -D",
     Reason.BAD_HEADER: "`journalctl --verify --file=PATH` shows more",
-    Reason.UNREADABLE: "try sudo; for root, check the mount",
+    Reason.UNREADABLE: "try sudo; for root, check the mount; for remote/ see journalkeeper.service(8)",
 }
 """The next step for a named path that is no readable journal file."""
 
@@ -78,15 +78,18 @@ def report_problems(skipped: Sequence[Skip], number: int, paths: tuple[str, ...]
     """Write notes on files that cannot be examined, of `number` files in all, and return the exit status.
 
     It is 1 if one of the named `paths` has a reason in NO_JOURNAL, which has a note, or if any file is unreadable.
+    Unreadable files without a note of their own have one with their number.
 
     Raises: NeedsRootError, before any line, if an unprivileged user can read none of the files.
     """
-    note = context.output.note
+    note, files = context.output.note, pluralize(number, "file")
     unreadable = sum(skip.reason is Reason.UNREADABLE for skip in skipped)
     if unreadable and not context.privileged:
         if unreadable == number:
             raise NeedsRootError(f"none of {number:,} files is readable" if number > 1 else "the file is not readable")
-        note(f"{unreadable:,} of {pluralize(number, 'file')} cannot be read as this user: try sudo")
+        note(f"{unreadable:,} of {files} cannot be read as this user: try sudo")
+    elif unreadable and not paths:
+        note(f"{unreadable:,} of {files} cannot be read: check the mount; for remote/ see journalkeeper.service(8)")
     wrong = [skip for skip in skipped if paths and skip.reason in NO_JOURNAL]
     for path, reason, detail, *_ in wrong:
         note(f"{path}: {detail or reason}" + (f"; {NEXT[reason]}" if reason in NEXT else ""))
