@@ -79,14 +79,14 @@ class User:
         self.turn = asyncio.Lock()
 
     def count_long_call(self) -> asyncio.Semaphore:
-        """Return the block of `async with` for a long call. Raises: CallError (LIMITS_EXCEEDED) beyond AT_ONCE."""
+        """Return a block for `async with` that counts a long call. Raises: CallError (LIMITS_EXCEEDED) at AT_ONCE."""
         if self._places.locked():
             raise CallError(LIMITS_EXCEEDED, f"{AT_ONCE} calls are under way already; try again later")
         return self._places
 
 
 class Caller:
-    """A connection of a program to the bus. `uid` is None until the bus has reported its user.
+    """A connection of a program to the bus. `uid` is None, and `user` a new one, until the bus has reported its user.
 
     Calls of the lengths `early_bytes` wait for that. `turn` is the lock that lets them begin in their order.
     `unread_bytes` of answers were not read at the last check.
@@ -101,7 +101,7 @@ class Caller:
         self.turn = asyncio.Lock()
 
     def may_read(self, owner: str) -> bool:
-        """Return whether `owner` of a file is not another user ("user:UID"; or "system", ...), or root calls."""
+        """Return whether the caller may read a file of `owner`. Only root may read one of another user ("user:UID")."""
         return self.uid == 0 or not owner.startswith("user:") or owner == f"user:{self.uid}"
 
 
@@ -117,8 +117,8 @@ class Callers:
     def accept(self, name: str, length: int) -> Caller | None:
         """Return the Caller with this connection name, old or new, for a call of `length` bytes.
 
-        Return None if its user is not known yet and the call may not wait for that. Count a waiting call. Beyond
-        CALLERS_MOST, forget the oldest of those with the fewest unread bytes.
+        Return None if its user is not known yet and EARLY_MOST or EARLY_BYTES forbid the call to wait. Count a waiting
+        call. Beyond CALLERS_MOST, forget the oldest of those with the fewest unread bytes.
         """
         caller = self._known.get(name) or Caller(name)
         if caller.uid is None:
@@ -132,7 +132,7 @@ class Callers:
         return caller
 
     async def identify(self, caller: Caller) -> None:
-        """Ask the bus for the user of `caller`, and store it, or forget `caller` after an error. Clear `early_bytes`.
+        """Ask the bus for the user of `caller`, and store it, or forget `caller` if that fails. Clear `early_bytes`.
 
         All connections of one user have the same User, but each connection of root has its own.
         """
@@ -146,7 +146,7 @@ class Callers:
     async def authorize(self, caller: Caller, action: str, *, interactive: bool) -> None:
         """Ask polkit whether `caller` may do `action`, except for root. polkit may ask a user if `interactive`.
 
-        Raises: CallError (ACCESS_DENIED) if polkit refuses or does not answer; as User.count_long_call.
+        Raises: CallError (ACCESS_DENIED) if polkit refuses, fails, or exceeds ANSWER_S; as User.count_long_call.
         """
         if caller.uid == 0:
             return
@@ -163,9 +163,10 @@ class Callers:
             raise CallError(ACCESS_DENIED, f"polkit authorization is required ({action})")
 
     def admit(self, user: User, cost: float) -> float | None:
-        """Charge `user` for a call. Return its delay in seconds; None, uncharged, if that or the unread is too much.
+        """Charge `user` for a call that counts as `cost` calls, and return its delay in seconds.
 
-        A call also starts the count of the unread bytes, at most each CHECK_S.
+        Charge nothing and return None if the delay would exceed LATE_MOST_S, or the user's unread bytes exceed
+        UNREAD_MOST. A call also starts the count of the unread bytes, at most each CHECK_S.
         """
         if self._check is None or self._check.done():
             self._check = asyncio.ensure_future(self._update_unread())
@@ -178,9 +179,7 @@ class Callers:
         return max(0.0, until_s - now_s)
 
     async def _update_unread(self) -> None:
-        """Store each caller's `unread_bytes`, 0 for all if the bus keeps at most UNREAD_MOST of the service's, and rest
-        for CHECK_S.
-        """
+        """Store each caller's `unread_bytes`, 0 if the bus keeps at most UNREAD_MOST of the service's. Rest CHECK_S."""
         is_much = await self._bus.count_kept(self._bus.name, "IncomingBytes") > UNREAD_MOST
         for caller in tuple(self._known.values()):
             caller.unread_bytes = await self._bus.count_kept(caller.name, "OutgoingBytes") if is_much else 0

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The service as its clients see it: org.journalkeeper1 on the system bus.
 
-Every call ends, in an answer or in one of our errors, and never starts a
-service: what is not running is not asked. The contract is org.journalkeeper1(5).
+Every call ends, in an answer or in one of our errors, and never starts a service. Contract: org.journalkeeper1(5).
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ class Service(AbstractContextManager["Service"]):
     def find(cls) -> Self | None:
         """Connect to the system bus, read `found`, and return the service, or None if there is no bus or no service.
 
-        Raises: BusyBusError if the bus does not answer within CONNECT_S; as `manager`.
+        Raises: BusyBusError if the bus does not answer within CONNECT_S; as `read_manager`.
         """
         with ExitStack() as undo:
             runner = undo.enter_context(asyncio.Runner())
@@ -79,7 +78,7 @@ class Service(AbstractContextManager["Service"]):
                 raise names.BusyBusError from None
             except (OSError, ValueError, RuntimeError, CallError):
                 return None
-            service.found = service.manager()
+            service.found = service.read_manager()
             undo.pop_all()
             return service
 
@@ -90,15 +89,15 @@ class Service(AbstractContextManager["Service"]):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def manager(self) -> Manager:
-        """Return the present properties of the service. Findings and History in another version's form are None.
+    def read_manager(self) -> Manager:
+        """Return the service's properties: None for one that it lacks, or for Findings or History of another form.
 
         Raises: HungError after ANSWER_S, or BusyBusError if the bus is slow, too; KeeperError for all other errors.
         """
         found = self._read_properties(names.MANAGER_PATH, names.MANAGER, ANSWER_S)
         for name, kind in (("Findings", Finding), ("History", HistorySpan)):
-            listed = found.pop(name, ())
-            with suppress(ValueError):  # of another version
+            with suppress(KeyError, ValueError):  # of another version
+                listed = found.pop(name)
                 found[name] = tuple(parse_record(kind, name_fields(kind, one)) for one in listed)
         return Manager(**name_fields(Manager, found))
 
@@ -157,7 +156,10 @@ class Service(AbstractContextManager["Service"]):
             raise KeeperError(f"{what}; {RESTART}")
 
     def _show_progress(self, job: str, on_progress: Callable[[Progress], None]) -> bool:
-        """Pass progress of `job`, or QUEUED, to `on_progress`. Return False if it is over, not if an answer is late."""
+        """Pass QUEUED or the progress of `job`, if known, to `on_progress`.
+
+        Return False if the job, the service or the bus is gone, and True also if an answer is late.
+        """
         try:
             now = self._read_properties(job, names.JOB, CALL_S)
         except (names.HungError, names.BusyBusError):
@@ -185,8 +187,8 @@ class Service(AbstractContextManager["Service"]):
     def _ask(self, member: str, answer: Awaitable[tuple[Any, ...]], patience_s: float | None) -> tuple[Any, ...]:
         """Return the values of the `answer` to a call of `member`.
 
-        Raises: the exception in ERRORS; after `patience_s` HungError, or BusyBusError if the bus is slow, too;
-        KeeperError.
+        Raises: the exception in ERRORS, or KeeperError; after `patience_s` (None: never) HungError. If the bus is busy,
+        BusyBusError replaces HungError and LIMITS_EXCEEDED.
         """
         try:
             return self._runner.run(asyncio.wait_for(answer, patience_s))
@@ -215,7 +217,7 @@ def _describe_omitted_rows(plan: Plan, remedy: str) -> tuple[str, ...]:
 
 
 def _drop_signatures(value: Any) -> Any:
-    """Return `value` with plain values in its dicts, at every depth, in place of pairs (signature, value)."""
+    """Return `value` with plain values for pairs (signature, value) in its dicts, also in those in lists or dicts."""
     if isinstance(value, dict):
         return {name: _drop_signatures(one) for name, (_, one) in value.items()}
     return [_drop_signatures(one) for one in value] if isinstance(value, list) else value
@@ -224,7 +226,7 @@ def _drop_signatures(value: Any) -> Any:
 async def _connect_to_service() -> tuple[Connection, str]:
     """Return a connection, and the unique name of the service: a call to the well-known name could start a service.
 
-    Raises: as `Connection.open`; CallError if no service runs.
+    Raises: as `Connection.open`; CallError if no service runs. The connection lasts as long as the event loop.
     """
     bus = await Connection.open(names.find_address(), SENT_MOST)
     (owner,) = await bus.call(message_bus.GetNameOwner(names.BUS_NAME))

@@ -77,8 +77,7 @@ class Received:
 class Connection:
     """A connection to a bus, made by `open`. `name` is its unique name.
 
-    `handle` is called with each method call that arrives. `ended` is a task that returns the error that
-    ended the connection.
+    `handle` is called with each method call that arrives. `ended` is a task that returns the error at the end.
     """
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, read_most: int) -> None:
@@ -112,8 +111,8 @@ class Connection:
             raise
         return made
 
-    def close(self, error: Exception | None = None) -> None:
-        """Close the connection, and discard messages that are not sent yet. `ended` returns `error`."""
+    def close(self, error: OSError | None = None) -> None:
+        """Close the connection, discard unsent messages, and let `ended` return `error`, or a ConnectionResetError."""
         self._writer.transport.abort()
         self._reader.set_exception(error or ConnectionResetError("the connection was closed"))
 
@@ -137,8 +136,8 @@ class Connection:
         return values
 
     def send(self, message: Message) -> int:
-        """Send a message after those that are not sent yet, and return its serial number. A closed connection, or one
-        with a full queue, drops it.
+        """Send a message after those that are not sent yet, and return its serial number. A closed connection drops it.
+        If more than QUEUE_MOST bytes then wait, close the connection.
 
         Raises: CallError if the message has more than SENT_MOST bytes; jeepney's errors if its values do not fit their
         signature.
@@ -160,8 +159,8 @@ class Connection:
                 await self._writer.drain()
 
     async def count_kept(self, name: str, counter: str) -> int:
-        """Return how many bytes the bus keeps from (IncomingBytes) or for (OutgoingBytes) `name`, 0 if unknown: only
-        root sees it, and not on a dbus-broker.
+        """Return how many bytes the bus keeps from (IncomingBytes) or for (OutgoingBytes) `name`, 0 after any error:
+        only root sees it, and not on a dbus-broker.
         """
         try:
             (stats,) = await self.call(Stats().GetConnectionStats(name))
@@ -170,7 +169,7 @@ class Connection:
         return int(stats.get(counter, ("u", 0))[1])
 
     async def _read_until_end(self, most: int) -> Exception:
-        """Pass messages within `most` bytes to `_hand_over`, skip others, and at the end close and return the error."""
+        """Pass messages to `_hand_over`, none above `most` or FIELDS_MOST. At the end, close, and return the error."""
         try:
             while True:
                 head = await self._reader.readexactly(FIXED)
@@ -187,7 +186,7 @@ class Connection:
             self._writer.transport.abort()
 
     def _hand_over(self, data: bytes) -> None:
-        """Give a method call to `handle`, and an answer to the call that waits for it. Drop all other messages."""
+        """Give a method call to `handle`, an answer to the call that waits for it. Drop others, also malformed ones."""
         try:
             message = Received(data)
         except Exception:  # noqa: BLE001 - whatever a stranger sends, the next message is read

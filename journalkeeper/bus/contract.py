@@ -107,7 +107,7 @@ def list_arguments(request: Request) -> tuple[list[str], str, int]:
 def make_request(paths: Sequence[str], compress: str, flags: int, directories: tuple[str, ...]) -> Request:
     """Return the Request that these arguments describe, with `upkeep`, and each path once.
 
-    Raises: UsageError with the permitted values, or if a path is not in normal form below one of `directories`.
+    Raises: UsageError for unknown flags or compression, and above MOST_CHARACTERS; as `check_path`.
     """
     if flags >> len(FLAGS):
         raise UsageError(f"{flags} has unknown flags; known are {', '.join(FLAGS)}, which are 1, 2, 4, ...")
@@ -124,7 +124,7 @@ def make_request(paths: Sequence[str], compress: str, flags: int, directories: t
 
 
 def check_path(path: str, directories: tuple[str, ...]) -> str:
-    """Return `path` if it is in normal form and inside one of `directories`, else raise UsageError."""
+    """Return `path` if it is normalized, below one of `directories` and shorter than LONGEST, else raise UsageError."""
     is_below = any(path.startswith(f"{directory.rstrip('/')}/") for directory in directories)
     if not is_below or len(path) >= LONGEST or posixpath.normpath(path) != path:
         raise UsageError(f"{shorten(path)} is not below {' or '.join(directories)}, or has . or .. in it")

@@ -97,5 +97,5 @@ def to_ascii(text: str) -> str:
 
 
 def shorten(text: str) -> str:
-    """Return at most 100 characters of a caller's text, as repr() writes them, for an error message."""
+    """Return repr() of a caller's text for an error message: of its first 100 characters and "..." if it is longer."""
     return repr(text if len(text) <= 100 else f"{text[:100]}...")

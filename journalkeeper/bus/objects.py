@@ -166,7 +166,7 @@ async def result(service: Daemon, _path: str, caller: Caller, job: str) -> str:
     """Wait for the end of a job, and show its outcome as a JSON document, as `journalkeeper defrag -j` writes it.
 
     A document that would be too long lacks rows, as in Plan. A job that failed as a whole returns its error. Error
-    NoSuchJob: the job is not known, or it is over and another one has ended since.
+    LimitsExceeded: as Plan. Error NoSuchJob: the job is not known, or it is over and another one has ended since.
     """
     async with caller.user.count_long_call():
         report = await service.jobs.wait_for_report(names.job_number(job))
@@ -298,13 +298,13 @@ def _take_fitting(rows: Sequence[T], lengths: Iterable[int], most: int) -> list[
 
 
 def _make_file_values(row: JournalFile, doing: snapshots.Doing | None, caller: Caller) -> Values:
-    """Return the D-Bus properties of a file and `doing`: private ones if `caller` may read, new Extents if done."""
+    """Return the D-Bus values of a file and of `doing` that `caller` may read. A finished action replaces Extents."""
     known = to_values(row, Treatment(*(getattr(doing, name, None) for name in Treatment._fields)))
     if isinstance(doing, Outcome) and doing.result is Result.DONE:
         known["Extents"] = known["Extents"][0], doing.extents_after
-    return (
-        known if caller.may_read(row.owner) else {name: value for name, value in known.items() if name not in PRIVATE}
-    )
+    if caller.may_read(row.owner):
+        return known
+    return {name: value for name, value in known.items() if name not in PRIVATE}
 
 
 def write_document(answer: Plan | Report, caller: Caller) -> str:

@@ -40,7 +40,7 @@ COALESCE_S: Final = 0.25
 
 
 async def serve_bus(service: Daemon, address: str) -> None:
-    """Serve the bus at `address` until canceled. After an error (a taken name is none), log a warning and try again."""
+    """Serve the bus at `address` until canceled. Wait for a taken name. After an error, log a warning and try again."""
     wait_s = RETRY_S
     while True:
         try:
@@ -88,7 +88,7 @@ class Server:
     # -- Calls ---------------------------------------------------------------------------------
 
     def handle(self, call: Received) -> None:
-        """Start a task that serves a method call. Drop a call without room, without an answer."""
+        """Start a task that serves a method call. Drop, without an answer, a call that Callers.accept refuses."""
         caller = self._callers.accept(call.sender, call.length)
         if caller is not None:
             task = asyncio.get_running_loop().create_task(self._serve_call(call, caller))
@@ -133,7 +133,7 @@ class Server:
             self._bus.send(answer)
 
     def _reply_error(self, call: Received, error: Exception) -> None:
-        """Answer with the error. Log any but CallError and KeeperError as a bug, whose text the caller does not get."""
+        """Answer with the error. Log any but CallError and KeeperError as a bug; the caller gets only its strerror."""
         name, text = names.error_name(error), str(error)
         if not isinstance(error, CallError | KeeperError):
             said = error.strerror if isinstance(error, OSError) else None
