@@ -133,7 +133,7 @@ class Daemon:
 
     @property
     def _next_look_s(self) -> float:
-        """The monotonic time of the next look at everything, infinite during a pause."""
+        """The monotonic time of the next look at everything, as LOOK_SHARE permits. Infinite during a pause."""
         return inf if self._state.present.paused else max(self._look_at_s, self._free_at_s)
 
     async def _sleep_once(self) -> bool:
@@ -148,15 +148,15 @@ class Daemon:
         return not self._stopping
 
     async def _renew_watches(self) -> None:
-        """Replace the watches, and publish why one is missing. Then they stay due."""
+        """Replace the watches, and publish why one is missing. Then they stay due. Raises: as `watch_directories`."""
         self._watches_are_due = False  # before the wait: a reload during it requests watches of other directories
         watches = await self._worker.run(partial(watch_directories, self._state.directories))
         self._watch.use(watches)
         self._watches_are_due |= bool(watches.problem)
-        self._change_present(unwatched=watches.problem)
+        self._publish_present(unwatched=watches.problem)
 
     async def _look_and_schedule(self, lock: state.Lock) -> None:
-        """Make a run in the worker, log and publish its result, and set the next time: RETRY_S after a failure.
+        """Renew `lock`, look in the worker, log and publish the result, and set the next time: RETRY_S after a failure.
 
         Raises: as Worker.look; KeeperError without `lock`.
         """
@@ -197,7 +197,7 @@ class Daemon:
             await self.reload()
 
     async def _feed_watchdog(self) -> None:
-        """Once call `refresh`, sleep, feed the watchdog, and publish a failure if a check has waited for STUCK_S.
+        """Call `refresh`, sleep, feed the watchdog, and publish a failure if a check has waited for STUCK_S.
 
         A run makes checks between two pieces. Only the first look may take any time.
         """
@@ -244,11 +244,11 @@ class Daemon:
         if state != self._state or not isinstance(message, snapshots.Checked | snapshots.WorkEnded):
             self._publish(state)
 
-    def _change_present(self, **facts: Any) -> None:
+    def _publish_present(self, **facts: Any) -> None:
         self._publish(self._state._replace(present=self._state.present._replace(**facts)))
 
     def _publish(self, state: snapshots.Snapshot) -> None:
-        """Judge and store `state`, and report each change of its verdict to followers, status line, log and metrics."""
+        """Judge and store `state`, tell followers, set the status line, and report a new verdict in log and metrics."""
         before, self._state = self._state, state._replace(verdict=judge_present(state.present, now_us()))
         state, health = self._state, self._state.verdict.health
         if health != "unknown" and not state.working:
@@ -272,7 +272,7 @@ class Daemon:
             self._loop.call_soon(follow, notification)  # an exception of it goes to the loop's handler
 
     async def refresh(self) -> None:
-        """Check what no event reports, unless a check runs or began within CHECK_S, and wait CHECK_WAIT_S at most."""
+        """Check what no event reports, unless one runs or began within CHECK_S. Wait for it CHECK_WAIT_S at most."""
         now_s = time.monotonic()
         if self._checking is None or (self._checking.done() and now_s - self._checked_s >= CHECK_S):
             self._checking, self._checked_s = self._loop.create_task(self._check_and_ask_journalds()), now_s
@@ -289,17 +289,17 @@ class Daemon:
             self.rescan()
         silent = await self._loop.run_in_executor(None, find_silent, places, control.TIMEOUT_S)
         if silent != self._state.present.silent:
-            self._change_present(silent=silent)
+            self._publish_present(silent=silent)
 
     def snapshot(self) -> snapshots.Snapshot:
-        """Return the state of the service, with the present windows. `working` is True also while there are jobs."""
+        """Return the state of the service, with the windows as of now. `working` is True also while there are jobs."""
         windows = tuple(update_window(one, now_us()) for one in self._state.windows)
         return self._state._replace(working=self._state.working or bool(self.jobs.queue), windows=windows)
 
     async def plan(self, request: Request) -> Plan:
         """Return the plan for a caller. Raises: KeeperError, OSError as Engine.plan.
 
-        Plans are made one at a time, with rests, because every user may ask and the worker has its own work.
+        Plans are made one at a time, with rests between, because every user may ask and the worker has its own work.
         """
         await self._turn.acquire()
         began_s = time.monotonic()
@@ -310,7 +310,7 @@ class Daemon:
             self._loop.call_later(rest_s, self._turn.release)
 
     async def _run_job(self, job: Job) -> JobEnd:
-        """Have the worker do the job, and log its results. Rescan, also after an error."""
+        """Have the worker do the job, and log its results. Rescan with the same watches, also after an error."""
         try:
             result, report = await self._worker.run(partial(self._worker.do, job))
         finally:
@@ -323,14 +323,14 @@ class Daemon:
         self.resume()
         end_us = now_us() + span_us
         self._resume_at_us = end_us if span_us and end_us < TIME_LIMIT_US else inf
-        self._change_present(paused=f"until {format_minute(end_us) if self._resume_at_us < inf else 'it is resumed'}")
+        self._publish_present(paused=f"until {format_minute(end_us) if self._resume_at_us < inf else 'it is resumed'}")
         self._woken.set()
 
     def resume(self) -> None:
         """End a pause, and request new watches and a look at everything. Without a pause, do nothing."""
         self._resume_at_us = inf
         if self._state.present.paused:
-            self._change_present(paused="")
+            self._publish_present(paused="")
             self.rescan()
 
     def rescan(self, *, renew: bool = True) -> None:
@@ -350,10 +350,10 @@ class Daemon:
         try:
             directories = await self._worker.run_between_pieces(self._worker.reload)
             self._state = self._state._replace(directories=directories)
-            self._change_present(configuration="", unwritable=())
+            self._publish_present(configuration="", unwritable=())
             self.log.say(INFO, "configuration reloaded; the new settings are in effect", Event.RELOADED)
         except (KeeperError, OSError) as error:
-            self._change_present(configuration=f"{WRONG}: {error}")
+            self._publish_present(configuration=f"{WRONG}: {error}")
             self.log.say(ERROR, f"configuration not reloaded, the old settings stay: {error}", Event.NOT_RELOADED)
             raise
         finally:

@@ -64,7 +64,7 @@ Notification = Changed | JobAdded | JobRemoved | FileDone
 
 
 class Jobs:
-    """The queue of jobs. `do` carries out a job; `tell` is called with each event.
+    """The queue of jobs, the running one included. `do` carries out a job; `tell` is called with each event.
 
     An exception of `do` ends only that job and becomes its error. The loop's exception handler gets an unexpected one.
     """

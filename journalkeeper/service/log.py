@@ -77,7 +77,7 @@ class Event(StrEnum):
 
 
 def make_fields(outcome: Outcome) -> dict[str, str]:
-    """Return an outcome as JOURNALKEEPER_ fields of text, without empty ones: FILE for `path`, _USEC for "_us"."""
+    """Return an outcome as JOURNALKEEPER_ fields of text, without None and "": FILE for `path`, _USEC for "_us"."""
     names = {name: name.upper().replace("_US", "_USEC") for name in to_columns(outcome)} | {"path": "FILE"}
     known = {names[name]: one for name, one in to_columns(outcome).items() if one not in {None, ""}}
     return {f"JOURNALKEEPER_{name}": str(one) for name, one in known.items()}
@@ -90,7 +90,7 @@ def find_journald_socket() -> str | None:
 
 
 def encode(fields: Mapping[str, str]) -> bytes:
-    """Return an entry of the native protocol. Values are escaped, and cut to FIELD_CHARACTERS."""
+    """Return an entry of the native protocol. Values are escaped, then cut to FIELD_CHARACTERS."""
     return "".join(f"{name}={escape(value)[:FIELD_CHARACTERS]}\n" for name, value in fields.items()).encode()
 
 
@@ -105,8 +105,7 @@ class Log:
         self._said: dict[str, tuple[str, float]] = {}
 
     def say(self, priority: int, sentence: str, event: Event | Outcome = Event.CONDITION) -> None:
-        """Log a sentence with a syslog priority: 3 error, 4 warning, 6 information. Never wait for journald, or raise
-        OSError.
+        """Log a sentence with a priority: ERROR, WARNING or INFO. Never wait for journald, and never raise OSError.
 
         An outcome is the event of its result, and the entry gets its numbers as fields.
         """
@@ -124,9 +123,7 @@ class Log:
                     sender.sendto(encode({**fields, "SYSLOG_IDENTIFIER": "journalkeeper", **about}), self._path)
 
     def log(self, about: str, priority: int, sentence: str, same: str = "", outcome: Outcome | None = None) -> None:
-        """Log `sentence`, unless the last sentence (or key `same`) on the topic `about` was equal and less than a day
-        old.
-        """
+        """Log `sentence`, unless the last one on the topic `about` (or its key `same`) is equal and under a day old."""
         last, when_s = self._said.get(about, ("", 0.0))
         if last != (same or sentence) or time.monotonic() - when_s >= SAY_AGAIN_S:
             self._said[about] = same or sentence, time.monotonic()
@@ -138,13 +135,13 @@ class Log:
             self.say(INFO, sentence, Event.RECOVERED)
 
     def log_bug(self, what: str, error: Exception) -> None:
-        """Log an unexpected exception, whose effect is `what`, with its traceback, once a day for its place."""
+        """Log an unexpected exception, whose effect is `what`, with a traceback, once a day for its type and place."""
         place = f"{type(error).__name__} {traceback.extract_tb(error.__traceback__)[-1:]}"
         trace = "".join(traceback.format_exception(error)).rstrip()
         self.log(place, ERROR, f"{what}: bug in journalkeeper, please report it:\n{trace}", same=place)
 
     def log_results(self, report: Report) -> None:
-        """Log the notices of a run or job, and each outcome that is done or whose reason is not PASSING: once a day."""
+        """Log each notice, and each outcome that is done or not PASSING (a failure as an error): each once a day."""
         for notice in report.notices:
             self.log(notice, WARNING, notice)
         for outcome in report.outcomes:
@@ -155,7 +152,7 @@ class Log:
                 self.log(outcome.path, priority, describe_outcome(outcome), same=kind, outcome=outcome)
 
     def log_run(self, report: Report, directories: Iterable[str], missing: tuple[str, ...]) -> None:
-        """Log the notices, outcomes and lasting skips of a service's run, and the `missing` directories.
+        """As `log_results`; also log skips for LASTING_REASONS, and `missing` directories, or that all are found again.
 
         A topic is logged again after a day, or if its content changes. The numbers of an outcome do not count.
         """

@@ -62,7 +62,7 @@ class Snapshot(NamedTuple):
 
 
 def describe_state(snapshot: Snapshot) -> tuple[str, str]:
-    """Return the first that is true of working, paused, degraded, waiting and idle, and a sentence about it, or ""."""
+    """Return the first state that is true of working, paused, degraded, waiting and idle, and its reason, if any."""
     found = snapshot.findings
     if snapshot.working:
         return "working", ""
@@ -175,11 +175,11 @@ Message = RunEnded | Checked | WorkEnded | FileDone | Findings | Progressed
 
 
 def apply_message(state: Snapshot, message: Message) -> Snapshot:
-    """Return the state after a message of the worker. Facts in STANDING and failures of old files survive a run.
+    """Return the state after a message of the worker. Facts in STANDING survive a run.
 
-    Findings come before the actions of a run. Looked replaces also the facts. An action that is done adds to the
-    counters, and each outcome replaces the failure of its file. RunFailed sets `problem` or `busy`. A message of
-    RunEnded ends `working`.
+    Findings come before the actions of a run. Looked replaces also the facts, and keeps the failures that are
+    `still_failing`. An action that is done adds to the counters, and each outcome replaces the failure of its file.
+    RunFailed sets `problem` or `busy`. A message of RunEnded ends `working`.
     """
     before = present = state.present
     standing = {name: getattr(before, name) for name in STANDING}

@@ -79,7 +79,7 @@ class Watches(NamedTuple):
 
 
 def identify_tops(tops: tuple[str, ...]) -> tuple[object, ...]:
-    """Return the mount lines about `tops`, and the real path, device and inode of each, to compare with later ones."""
+    """Return, to compare it later, the mount lines about `tops`, and path, device and inode of each that exists."""
     places = tuple(map(os.path.realpath, tops))
     found: list[object] = list(find_mount_lines(places))
     for place in places:
@@ -114,7 +114,7 @@ def watch_directories(tops: tuple[str, ...]) -> Watches:
 
 
 def _find_directories(tops: tuple[str, ...]) -> Iterator[str]:
-    """Yield each existing directory to watch. Raises: KeeperError if a top cannot be listed.
+    """Yield the real path of each existing top, then its instances' directories. Raises: as layout.find_directories.
 
     Each is yielded before the search below it: a caller that watches it at once misses nothing that appears meanwhile.
     """
@@ -166,7 +166,7 @@ class DirectoryWatch:
             self.watches = Watches()
 
     async def wait(self) -> Change:
-        """Sleep until an event comes, and COALESCE_S longer, and return the sum of the changes.
+        """Sleep until an event comes, and COALESCE_S longer, and return the sum of the changes, perhaps NOTHING.
 
         An unexpected exception loses events: then make the watches anew, and look at everything.
         """

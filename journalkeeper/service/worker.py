@@ -62,7 +62,7 @@ class ReplacedError(KeeperError):
 
 
 def charge_cpu(until_s: float, cpu_s: float, now_s: float) -> float:
-    """Return the time at which work that may begin at `until_s`, and just used `cpu_s` of processor time, may go on."""
+    """Return when work may go on that could begin at `until_s` and used `cpu_s`, by LOOK_SHARE and LOOK_BURST_S."""
     return max(until_s, now_s - LOOK_BURST_S / LOOK_SHARE) + cpu_s / LOOK_SHARE
 
 
@@ -108,14 +108,14 @@ class Worker:
         """As `run`, but before all other calls, and a run under way calls `work` before it begins its next piece."""
         future = Future[T]()
 
-        def do() -> None:
+        def work_and_set_future() -> None:
             if future.set_running_or_notify_cancel():
                 try:
                     future.set_result(work())
                 except BaseException as error:  # noqa: BLE001 - it is the caller's
                     future.set_exception(error)
 
-        self._urgent.append(do)
+        self._urgent.append(work_and_set_future)
         if not self._will_drain:  # a run of an hour hears 14,000 appends
             self._will_drain = True
             self.run(self._drain)
@@ -195,14 +195,14 @@ class Worker:
         self._flush_look_at_s = charge_cpu(self._flush_look_at_s, time.thread_time() - began_s, time.monotonic())
         return is_due
 
-    def look(self, renew: Callable[[], None]) -> snapshot.RunEnded:
-        """Call `renew` and `check`, do one complete run, charge the CPU time before its work, and return its result.
+    def look(self, renew_lock: Callable[[], None]) -> snapshot.RunEnded:
+        """Call `renew_lock` and `check`, do one complete run, charge the CPU time before its work, and return its end.
 
         A KeeperError or OSError of the run is RunFailed, or NotOnBtrfs without a journal.
 
-        Raises: as `renew`; ReplacedError if the service has to be started again; other exceptions of the run.
+        Raises: as `renew_lock`; ReplacedError if the service has to be started again; other exceptions of the run.
         """
-        renew()
+        renew_lock()
         self.cycles += 1
         began_s, self._planned_cpu_s = time.thread_time(), None
         for path in self.check()[0]:
@@ -247,7 +247,7 @@ class Worker:
         )
 
     def _make_looked(self, report: Report) -> snapshot.Looked:
-        """Return the findings, present and next time after a run. Raises: KeeperError if `report` has no host."""
+        """Look at the flush timers, and return the result of a run. Raises: KeeperError if `report` has no host."""
         host, plan, outcomes = report.host, report.plan, report.outcomes
         if host is None:
             raise KeeperError("the run did not look at the host")
@@ -293,7 +293,8 @@ class Worker:
 def get_next_plan_s(report: Report, whole_us: int) -> float:
     """Return the seconds until the next plan is due even without an event: CHANGED_S to DAY_S.
 
-    It is due at `whole_us` (CLOCK_REALTIME) at the latest, and after an incomplete run in RETRY_S, or CHANGED_S.
+    It is due at `whole_us` (CLOCK_REALTIME) at the latest, in CHANGED_S if a file changed during an action, and else in
+    RETRY_S after an incomplete run.
     """
     wakes_us = [whole_us] if report.plan.wake_at_us is None else [report.plan.wake_at_us, whole_us]
     undone = {outcome.reason for outcome in report.outcomes if outcome.result is not Result.DONE}
@@ -319,7 +320,7 @@ def resolve(request: Request, directories: tuple[str, ...]) -> Request:
 
 
 def _resolve_top(path: str, directories: tuple[str, ...]) -> str:
-    """Resolve the links of the one of `directories` that `path` is below, not those of the rest. Raises: UsageError."""
+    """Resolve the links of the first of `directories` above `path`, not those of the rest. Raises: UsageError."""
     for top in (directory.rstrip("/") for directory in directories):
         if path.startswith(f"{top}/"):
             return f"{os.path.realpath(f'{top}/').rstrip('/')}{path[len(top) :]}"

@@ -163,7 +163,7 @@ async def test_a_run_does_not_hold_up_a_verdict_in_the_metrics(tmp_path: Path, m
         await until(lambda: published)
         daemon.rescan()
         await until(lambda: len(runs) == 2)
-        daemon._change_present(unwatched="no space")
+        daemon._publish_present(unwatched="no space")
         await until(is_bad.is_set)
     assert published[:2] == [True, False]
 
