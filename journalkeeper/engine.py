@@ -230,7 +230,7 @@ class Engine:
         Failures of files that are gone are deleted, too. A run on named files adds no waits. The service deletes once
         a day, because a commit costs 14 I/Os. Raises: as the look; KeeperError if the history fails.
         """
-        self.memory.records.counters = record.counters()
+        self.memory.records.counters = record.read_counters()
         if outcomes and not request.before_shutdown:
             self._look_and_remember(request)
             self._store_counts_if_due(record, request, at_once=True)
@@ -303,9 +303,9 @@ class Engine:
         memory, here = self.memory.records, group_inodes(seen.files, seen.volumes)
         key = record.find_newest_run(), here
         if memory.past[0] != key:
-            memory.past = key, record.past(here)
+            memory.past = key, record.find_past(here)
         if memory.waiting is None:
-            memory.waiting = record.waiting()
+            memory.waiting = record.list_waits()
         return Host(
             now_us=now,
             files=seen.files,

@@ -202,7 +202,7 @@ class Daemon:
         """Its record's outcomes, the oldest first."""
         while True:
             with suppress(KeeperError), Record(self.state, read_only=True) as record:  # a slow disk
-                return record.history()
+                return record.list_entries()
 
     def done(self) -> set[str]:
         """The names of the files that it has worked on."""

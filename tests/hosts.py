@@ -122,7 +122,7 @@ def host(*files: JournalFile, **words: Any) -> Host:
 
 def read_past(record: Record, volume: tuple[str, int], inodes: Iterable[int]) -> dict[int, Past]:
     """The last actions on these files of one volume, by inode."""
-    return {inode: past for (_, inode), past in record.past({0: (volume, list(inodes))}).items()}
+    return {inode: past for (_, inode), past in record.find_past({0: (volume, list(inodes))}).items()}
 
 
 def past(of: JournalFile, **words: Any) -> Past:

@@ -160,13 +160,13 @@ class Context:
         try:
             with self.open_record() as record:
                 return Recorded(
-                    entries=tuple(record.history([directory] if directory else [], since_us)),
-                    totals=tuple(record.totals()),
-                    last_run=record.last_run(),
-                    waiting=tuple(record.waiting().values()),
+                    entries=tuple(record.list_entries([directory] if directory else [], since_us)),
+                    totals=tuple(record.list_totals()),
+                    last_run=record.read_last_run(),
+                    waiting=tuple(record.list_waits().values()),
                     written_day_bytes=record.sum_written_bytes(self.now_us - DAY_US, self.now_us),
                     made_nocow=record.list_nocow_directories(self.now_us),
-                    counters=record.counters(),
+                    counters=record.read_counters(),
                 )
         except KeeperError as error:
             denied = isinstance(error, NeedsRootError)

@@ -114,7 +114,7 @@ def _read_past(
     since_us = file.head_time_us or now_us
     try:
         with context.open_record() as record:
-            return tuple(record.history([file.path], since_us)), tuple(record.samples([file.path], since_us))
+            return tuple(record.list_entries([file.path], since_us)), tuple(record.list_samples([file.path], since_us))
     except KeeperError as error:
         unknown["past"] = str(error)
         return None, None

@@ -75,9 +75,9 @@ def run(args: argparse.Namespace, context: Context) -> int:
     # The history has the real paths.
     paths = tuple(map(os.path.realpath, args.paths or ([args.directory] if args.directory else [])))
     with context.open_record() as record:
-        entries = record.history(paths, args.since, args.until)
-        samples = record.samples(paths, args.since, args.until)
-        unknown = [path for path in paths if not (record.history([path]) or record.samples([path]))]
+        entries = record.list_entries(paths, args.since, args.until)
+        samples = record.list_samples(paths, args.since, args.until)
+        unknown = [path for path in paths if not (record.list_entries([path]) or record.list_samples([path]))]
     output = context.output
     wrong = [Skip(path, why, "nothing is recorded of it") for path in unknown if (why := _find_problem(path))]
     status = report_problems(wrong, len(paths), paths, context)

@@ -102,14 +102,14 @@ class Database:
         Raises: as `read`; the errors of `work`. After an error, nothing that `work` wrote is in the file.
         """
 
-        def transaction(connection: Connection) -> T:
+        def run_transaction(connection: Connection) -> T:
             with _lock_directory(self.path, fcntl.LOCK_EX):
                 pass
             with connection:
                 connection.execute("BEGIN IMMEDIATE")
                 return work(connection)
 
-        return self._run_or_replace("write the history", transaction)
+        return self._run_or_replace("write the history", run_transaction)
 
     def _run_or_replace(self, doing: str, work: Callable[[Connection], T]) -> T:
         """Return the result of `work`. If the file is unusable, run `work` on the file opened anew.
@@ -140,7 +140,7 @@ class Database:
 
     @contextmanager
     def _translate_errors(self, doing: str) -> Iterator[None]:
-        """If the block raises an OSError or an error of SQLite, close the file and raise a KeeperError instead."""
+        """Close the file and translate the error if the block raises OSError, OverflowError or an error of SQLite."""
         try:
             yield
         except _UnusableError:
@@ -154,7 +154,7 @@ class Database:
         """Open the file, and return and store the connection. A reader gets a missing or older schema in memory.
 
         A reader changes no rows, but SQLite may roll back the unfinished transaction of a killed writer.
-        Raises: _UnusableError; KeeperError as `state.make_directory`; OSError; sqlite3.DatabaseError.
+        Raises: _UnusableError; KeeperError as `make_directory` and `require_regular`; OSError; sqlite3.DatabaseError.
         """
         # SQLite opens the file read-only if it may not write. A reader who may write
         # rolls back the transaction of a killed writer.
@@ -229,7 +229,7 @@ def _open_uri(uri: str) -> Connection:
 
 @contextmanager
 def _lock_directory(path: str, kind: int) -> Iterator[None]:
-    """Hold a lock of this `kind` on the directory of `path` if it may be read; without it after READERS_S.
+    """Hold a lock of this `kind` on the directory of `path`; none if it cannot be opened, or after READERS_S.
 
     A reader's lock makes writers wait. It cannot be on the file, because closing that would drop SQLite's own locks.
     """
@@ -265,7 +265,7 @@ def _translate_error(error: Exception, doing: str, path: str) -> KeeperError:
 
 
 def _read_through(path: str) -> None:
-    """Read every byte of a database and of its rollback journal. Raises: OSError, for example EIO from the disk."""
+    """Read every byte of a database and of its rollback journal, if they exist. Raises: OSError, for example EIO."""
     for name in (path, f"{path}-journal"):
         with suppress(FileNotFoundError), open(name, "rb", buffering=0) as file:
             while file.read(READ_BYTES):

@@ -113,7 +113,7 @@ def _lock_file(descriptor: int, path: str) -> None:
 
 
 def require_regular(path: str) -> None:
-    """Raise KeeperError if there is something else than a regular file at `path`. To open a FIFO can take for ever."""
+    """Raise KeeperError unless `path` is a regular file, a link to one, or missing. Opening a FIFO can hang."""
     with suppress(FileNotFoundError):
         if not stat.S_ISREG(os.stat(path).st_mode):
             raise KeeperError(f"{path}: not a regular file; remove it")

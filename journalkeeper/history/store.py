@@ -119,7 +119,7 @@ class Record(Database):
             statements.append(_make_insert("rewrites", {**file, **past._asdict()}))
         self._execute(statements)
 
-    def past(self, files: Mapping[int, Inodes]) -> dict[tuple[int, int], Past]:
+    def find_past(self, files: Mapping[int, Inodes]) -> dict[tuple[int, int], Past]:
         """Return the last rewrite or rotation of each of `files`, by (device, inode), as far as one is stored.
 
         `files` is as from `group_inodes`. A host can have 27,000 rows.
@@ -132,7 +132,7 @@ class Record(Database):
         return found
 
     def store_counts(self, now_us: int, files: Iterable[JournalFile]) -> None:
-        """Store the totals of each instance, and the extents and sizes of each active file, if they changed."""
+        """Store the changed totals of instances and counts of active files. Files with a problem are left out."""
         fresh = []
         for table, key, counts in _make_rows(now_us, files):
             row = counts._asdict()
@@ -166,7 +166,7 @@ class Record(Database):
         rows = self._query(wanted, (now_us - LATELY_US,))
         return frozenset(row["path"] for row in rows if isinstance(row["path"], str))
 
-    def waiting(self) -> dict[str, Wait]:
+    def list_waits(self) -> dict[str, Wait]:
         """Return the stored waits of files, by path, the longest first. Damaged rows are left out."""
         rows = self._query("SELECT * FROM waiting ORDER BY since_us, path")
         return {wait.path: wait for wait in self._parse_all(Wait, "waiting", rows)}
@@ -177,16 +177,16 @@ class Record(Database):
         A commit costs 14 I/Os: only if paths, beginnings, or reasons (of long waits or in LEFT) differ.
         """
 
-        def key(wait: Wait) -> tuple[str, int, str]:
+        def select_facts(wait: Wait) -> tuple[str, int, str]:
             return wait.path, wait.since_us, wait.reason if is_long(wait, now_us) or wait.reason in LEFT else ""
 
         kept = {one.path: one for one in waits if now_us - one.since_us >= HOUR_US or one.reason in LEFT}
-        if set(map(key, kept.values())) == set(map(key, self.waiting().values())):
+        if set(map(select_facts, kept.values())) == set(map(select_facts, self.list_waits().values())):
             return
         rows = (_make_insert("waiting", one._asdict()) for one in kept.values())
         self._execute([("DELETE FROM waiting", ()), *rows])
 
-    def counters(self) -> Counters:
+    def read_counters(self) -> Counters:
         """Return the totals since the history began, also of pruned rows: 0 if damaged, None for unknown bytes."""
         rows = self._query("SELECT * FROM ever")
         times = {row["what"]: row["times"] for row in rows}
@@ -197,17 +197,17 @@ class Record(Database):
             "bytes_reclaimed": sum(row["bytes_reclaimed"] for row in rows)
             if any(row["reclaims_known"] for row in rows)
             else None,
-            "since_us": self._moments().get("installed"),
+            "since_us": self._read_moments().get("installed"),
         }
         return self._parse(Counters, "ever", known) or Counters()
 
-    def _moments(self) -> dict[str, int]:
+    def _read_moments(self) -> dict[str, int]:
         """Return the stored times by name: "installed", "clock", "confirmed". Impossible ones are missing."""
         rows = self._query("SELECT * FROM moments WHERE when_us BETWEEN 0 AND ?", (TIME_LIMIT_US,))
         return {row["what"]: row["when_us"] for row in rows}
 
-    def last_run(self) -> Run | None:
-        """Return the run that began last, with its outcomes by result and its written bytes, or None."""
+    def read_last_run(self) -> Run | None:
+        """Return the newest run, with its outcomes by result and its written bytes; None if missing or damaged."""
         rows = self._query(
             f"""SELECT runs.*, count(*) FILTER (WHERE result = 'done') AS done,
                 count(*) FILTER (WHERE result = 'skipped') AS skipped,
@@ -218,37 +218,39 @@ class Record(Database):
         return self._parse(Run, "runs", rows[0]) if rows else None
 
     def find_newest_run(self) -> int:
-        """Return the id of the run that began last, 0 if there was none."""
+        """Return the id of the newest run, 0 if there was none."""
         return self._query_number("SELECT coalesce(max(id), 0) FROM runs")
 
     def list_paths_since_run(self, run: int) -> list[str]:
         """Return the paths that have an outcome of a run with a higher id than `run`, each once."""
         return [row["path"] for row in self._query("SELECT DISTINCT path FROM outcomes WHERE run > ?", (run,))]
 
-    def history(self, paths: Sequence[str] = (), since_us: int = 0, until_us: int | None = None) -> list[HistoryEntry]:
+    def list_entries(
+        self, paths: Sequence[str] = (), since_us: int = 0, until_us: int | None = None
+    ) -> list[HistoryEntry]:
         """Return the outcomes from `since_us` until before `until_us` (None: no limit), the oldest first.
 
         `paths` are files, and directories for all files below them; () means all. `ignored` counts unreadable rows.
         """
-        rows = self._rows_between(ENTRIES, paths, since_us, until_us)
+        rows = self._query_between(ENTRIES, paths, since_us, until_us)
         nested = ({**row, "outcome": {name: row[name] for name in Outcome._fields}} for row in rows)
         return self._parse_all(HistoryEntry, "outcomes", nested)
 
-    def samples(self, paths: Sequence[str] = (), since_us: int = 0, until_us: int | None = None) -> list[Sample]:
-        """Return the extent counts of active files, the oldest first. Arguments, also directories, as in `history`."""
-        return self._parse_all(Sample, "samples", self._rows_between("samples", paths, since_us, until_us))
+    def list_samples(self, paths: Sequence[str] = (), since_us: int = 0, until_us: int | None = None) -> list[Sample]:
+        """Return the extent counts of active files, the oldest first. Arguments as in `list_entries`."""
+        return self._parse_all(Sample, "samples", self._query_between("samples", paths, since_us, until_us))
 
-    def totals(self) -> list[Totals]:
+    def list_totals(self) -> list[Totals]:
         """Return the stored sums over the files of each instance, the oldest first."""
-        return self._parse_all(Totals, "totals", self._rows_between("totals"))
+        return self._parse_all(Totals, "totals", self._query_between("totals"))
 
     def prune(self, now_us: int, keep_us: int, files: Iterable[Inodes] = (), *, max_rows: int | None = None) -> None:
-        """Delete rows older than `keep_us`, and the oldest rows of each table beyond `max_rows` (None: no limit).
+        """Delete rows older than `keep_us`, and the oldest runs, outcomes and counts beyond `max_rows` of each.
 
         Ages count from the confirmed clock, which the call first updates; without one, no row is too old. The past of
         a file that was among `files` within `keep_us` stays, so that no archive is rewritten twice.
         """
-        moments = _compute_moments(self._moments(), now_us)
+        moments = _compute_moments(self._read_moments(), now_us)
         oldest_us = moments.get("confirmed", -FOREVER_US + keep_us) - keep_us
         rules = [("rewrites", "seen_us < ?", oldest_us), ("runs", "began_us < ?", oldest_us)]
         rules += [(table, "when_us < ?", oldest_us) for table in ("outcomes", "totals", "samples")]
@@ -269,9 +271,7 @@ class Record(Database):
         return self.write(lambda connection: [connection.execute(*one).lastrowid for one in statements][-1] or 0)
 
     def _parse(self, kind: type[T], table: str, row: Mapping[str, Any]) -> T | None:
-        """Return the record of class `kind` for a row of `table`; or count it in `ignored` and return None if it is
-        invalid.
-        """
+        """Return the record of class `kind` for a row of `table`, or None for an invalid row, counted in `ignored`."""
         try:
             return parse_record(kind, row)
         except ValueError as error:
@@ -291,11 +291,11 @@ class Record(Database):
                 row["path"] = os.fsdecode(row["path"])
         return rows
 
-    def _rows_between(
+    def _query_between(
         self, source: str, paths: Sequence[str] = (), since_us: int = 0, until_us: int | None = None
     ) -> list[dict[str, Any]]:
-        """Return the rows of `source`, a table or a query, with times and `paths` as in `history`, the oldest first."""
-        values: list[object] = [since_us, until_us or FOREVER_US]
+        """Return the rows of `source`, a table or a query, with times and paths as in `list_entries`, oldest first."""
+        values: list[object] = [since_us, FOREVER_US if until_us is None else until_us]
         below = []
         for path in paths:
             name = os.fsencode(os.path.abspath(path))
@@ -306,6 +306,7 @@ class Record(Database):
         return self._query(f"SELECT * FROM {source} WHERE {where} ORDER BY when_us, id", values)  # noqa: S608 - our words
 
     def _query_number(self, statement: str, values: Sequence[object] = ()) -> int:
+        """Return the number, never NULL, in the one row of the result."""
         return self.read(lambda connection: int(connection.execute(statement, values).fetchone()[0]))
 
 
@@ -321,7 +322,7 @@ def group_inodes(files: Iterable[JournalFile], volumes: Iterable[Volume]) -> dic
 def store_outcome(record: Record, run: int, volumes: Sequence[Volume], device: int, done: Done) -> list[str]:
     """Store the outcome in the history. Return [], or one notice if the history cannot be written.
 
-    An action on a file that had vanished is not stored: a commit costs 14 I/Os.
+    One of `volumes` has `device`. A file that vanished before a byte was written is not stored: a commit costs 14 I/Os.
     """
     if done.outcome.reason is Reason.VANISHED and not done.outcome.bytes_written:
         return []
@@ -357,7 +358,7 @@ def _compute_moments(moments: Mapping[str, int], now_us: int) -> dict[str, int]:
 
 
 def _make_rows(now_us: int, files: Iterable[JournalFile]) -> list[tuple[str, str, Totals | Sample]]:
-    """Return the rows to store about files without a problem, each as (table, column of the subject, row)."""
+    """Return (table, column of the subject, row) for each instance and active file, without files with a problem."""
     below: dict[str, list[JournalFile]] = {}
     rows: list[tuple[str, str, Totals | Sample]] = []
     for file in files:

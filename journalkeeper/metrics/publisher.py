@@ -70,14 +70,14 @@ class Publisher:
         if not self._path:
             return
         host, plan = seen
-        run = record.last_run()
+        run = record.read_last_run()
         healthy = self._facts.healthy
         if self._judges:
-            waiting = tuple(record.waiting().values())
+            waiting = tuple(record.list_waits().values())
             healthy = judge_present(summarize_run(plan, outcomes, waiting), host.now_us).health == "ok"
         self._facts = self._facts._replace(
             healthy=healthy,
-            counters=record.counters(),
+            counters=record.read_counters(),
             last_run_success=True,
             status=compute_status(host, plan, outcomes, self._config),
             last_run_timestamp_us=None if run is None else run.ended_us or run.began_us,

@@ -531,7 +531,7 @@ def test_a_run_without_an_end_is_running_while_the_service_works(
 ) -> None:
     with Record(state) as record:
         record.begin_run(1_795_255_300_000_000, "daemon")
-        past = recorded(last_run=record.last_run())
+        past = recorded(last_run=record.read_last_run())
     assert ", its end is not recorded: no action done" in typed("status").words
     for word, shown in (("idle", "its end is not recorded"), ("working", "running")):
         found = evidence(record=past, service=Manager(state=word))

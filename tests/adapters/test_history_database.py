@@ -36,7 +36,7 @@ def keep(record: Record, *numbers: int) -> None:
 
 
 def moments(record: Record) -> list[int]:
-    return [entry.when_us for entry in record.history()]
+    return [entry.when_us for entry in record.list_entries()]
 
 
 def kept(directory: Path) -> list[int]:
@@ -84,7 +84,7 @@ Record(sys.argv[2]).write(work)
 def test_a_half_done_transaction_is_undone_by_the_next_process(tmp_path: Path, *, read_only: bool) -> None:
     half_done(tmp_path)
     with Record(tmp_path, read_only=read_only) as record:
-        assert [(entry.when_us, entry.outcome.detail) for entry in record.history()] == [(n, "") for n in range(20)]
+        assert [(one.when_us, one.outcome.detail) for one in record.list_entries()] == [(n, "") for n in range(20)]
         assert record.set_aside is None
 
 

@@ -66,25 +66,25 @@ def writes(record: Record) -> int:
 
 
 def test_waits_of_an_hour_are_replaced_as_a_whole_and_written_only_if_they_changed(record: Record) -> None:
-    assert record.waiting() == {}
+    assert record.list_waits() == {}
     waits, now_us = [Wait("/j/\udcff.journal", 5, "budget"), Wait("/j/b", 4, "pressure")], HOUR_US + 5
     record.store_waits(waits, now_us=now_us - 1)
-    assert list(record.waiting()) == ["/j/b"]
+    assert list(record.list_waits()) == ["/j/b"]
     record.store_waits(waits, now_us=now_us)
-    assert record.waiting() == {wait.path: wait for wait in waits}
+    assert record.list_waits() == {wait.path: wait for wait in waits}
     before = writes(record)
     record.store_waits(reversed(waits), now_us=now_us)
     assert writes(record) == before
     record.store_waits(waits[1:], now_us=now_us)
-    assert list(record.waiting()) == ["/j/b"]
+    assert list(record.list_waits()) == ["/j/b"]
     other = waits[1]._replace(reason="budget")
     record.store_waits([other], now_us=4 + LONG_US)
-    assert record.waiting()["/j/b"].reason == "pressure"
+    assert record.list_waits()["/j/b"].reason == "pressure"
     record.store_waits([other], now_us=5 + LONG_US)  # from now on `status` tells of it
-    assert record.waiting()["/j/b"].reason == "budget"
+    assert record.list_waits()["/j/b"].reason == "budget"
     for left in ("not-begun", "interrupted"):  # which decides the order of the next run
         record.store_waits([other._replace(reason=left)], now_us=0)
-        assert record.waiting()["/j/b"].reason == left
+        assert record.list_waits()["/j/b"].reason == left
 
 
 # The record of 0.1.0, for readers who see it before it is converted, too
@@ -140,20 +140,20 @@ def test_the_history_of_0_1_0_is_converted(tmp_path: Path, *, read_only: bool) -
         connection.executescript(V0_1_0 + ROWS)
     with Record(tmp_path, read_only=read_only) as record:
         assert record.set_aside is None
-        assert [(one.origin, one.outcome.path, one.outcome.unshared_bytes) for one in record.history()] == [
+        assert [(one.origin, one.outcome.path, one.outcome.unshared_bytes) for one in record.list_entries()] == [
             ("bus", "/a", 0), ("bus", "/a", 0), ("bus", "/a", 700),
         ]  # fmt: skip
         assert read_past(record, VOLUME, range(200)) == {7: Past(Verb.COMPRESS, 100, 66, 55, 40)}
-        since_us = record.counters().since_us
-        assert (record.counters(), (since_us or 0) > HOST_US) == (Counters(since_us=since_us), True)
-        assert [row.allocated_bytes for row in record.totals()] == [6]
-        assert [row.allocated_bytes for row in record.samples()] == [6]
-        assert record.waiting() == {"/a": Wait("/a", 5, "budget")}
+        since_us = record.read_counters().since_us
+        assert (record.read_counters(), (since_us or 0) > HOST_US) == (Counters(since_us=since_us), True)
+        assert [row.allocated_bytes for row in record.list_totals()] == [6]
+        assert [row.allocated_bytes for row in record.list_samples()] == [6]
+        assert record.list_waits() == {"/a": Wait("/a", 5, "budget")}
         assert record.ignored == ()
     if not read_only:
         with Record(tmp_path) as record:
             keep(record, outcome())
-            assert (record.counters().done, len(record.history())) == (1, 4)
+            assert (record.read_counters().done, len(record.list_entries())) == (1, 4)
 
 
 # The past of files
@@ -175,7 +175,7 @@ def test_a_rewrite_done_or_in_vain_is_the_past_of_its_inode(record: Record, one:
     assert read_past(record, VOLUME, [6, 7, 8]) == ({7: past} if remembered else {})
     others = [("uuid-b", 256), ("uuid-a", 257)]
     assert [read_past(record, other, [7]) for other in others] == [{}, {}]
-    assert len(record.history()) == 1
+    assert len(record.list_entries()) == 1
 
 
 def test_rotations_that_were_asked_for_count_within_their_time(record: Record) -> None:
@@ -191,14 +191,14 @@ def test_rotations_that_were_asked_for_count_within_their_time(record: Record) -
 
 
 def test_a_run_counts_its_own_outcomes(record: Record) -> None:
-    assert record.last_run() is None
+    assert record.read_last_run() is None
     keep(record, outcome(), run=record.begin_run(1, "daemon"))
     run = record.begin_run(10, "defrag")
-    assert record.last_run() == Run(run, "defrag", 10, None, done=0, skipped=0, failed=0, bytes_written=0)
+    assert record.read_last_run() == Run(run, "defrag", 10, None, done=0, skipped=0, failed=0, bytes_written=0)
     keep(record, outcome(bytes_written=5), outcome(result=Result.SKIPPED, bytes_written=0), run=run)
     keep(record, outcome(result=Result.FAILED, bytes_written=3), run=run)
     record.end_run(run, 20)
-    assert record.last_run() == Run(run, "defrag", 10, 20, done=1, skipped=1, failed=1, bytes_written=8)
+    assert record.read_last_run() == Run(run, "defrag", 10, 20, done=1, skipped=1, failed=1, bytes_written=8)
 
 
 # The budget
@@ -219,10 +219,10 @@ def test_an_outcome_comes_back_as_it_was(record: Record) -> None:
     run = record.begin_run(1, "defrag")
     given = hosts.outcome("/j/\udcff\udcfe/\n'x.journal", **UNKNOWN)
     keep(record, given, when_us=1_700_000_000_000_000, run=run)
-    ((when_us, origin, kept),) = record.history()
+    ((when_us, origin, kept),) = record.list_entries()
     assert (when_us, origin, kept) == (1_700_000_000_000_000, "defrag", given)
     keep(record, outcome(), run=99)  # a run that was lost
-    assert [entry.origin for entry in record.history()] == ["", "defrag"]
+    assert [entry.origin for entry in record.list_entries()] == ["", "defrag"]
 
 
 def test_history_is_of_files_and_of_what_is_below_directories(record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,7 +230,7 @@ def test_history_is_of_files_and_of_what_is_below_directories(record: Record, mo
         keep(record, hosts.outcome(path))
 
     def found(*paths: str) -> list[str]:
-        return [entry.outcome.path for entry in record.history(paths)]
+        return [entry.outcome.path for entry in record.list_entries(paths)]
 
     assert found("/j/m") == found("/j/m/") == found("/j/../j/m") == ["/j/m/a.journal", "/j/m/b.journal"]
     assert found("/j/m%", "/j/m/b.journal") == ["/j/m/b.journal", "/j/m%/a.journal"]
@@ -247,17 +247,17 @@ def test_totals_are_of_each_instance_and_samples_of_active_files(record: Record)
     archive = journal("system@1.journal", kind=Kind.ARCHIVED, total=90)
     other = journal("remote-\udcff.journal", total=5, instance="remote")
     record.store_counts(1, [journal(), archive, other, journal("user-1.journal", problem=Reason.BAD_HEADER)])
-    assert record.totals() == [
+    assert record.list_totals() == [
         Totals(1, "m", files=2, extents=100, ideal_extents=2, active_extents=10, size_bytes=16 << 20,
                allocated_bytes=16 << 20),
         Totals(1, "remote", files=1, extents=5, ideal_extents=1, active_extents=5, size_bytes=8 << 20,
                allocated_bytes=8 << 20),
     ]  # fmt: skip
-    assert [(row.path, row.extents) for row in record.samples()] == [
+    assert [(row.path, row.extents) for row in record.list_samples()] == [
         ("/j/m/system.journal", 10), ("/j/m/remote-\udcff.journal", 5),
     ]  # fmt: skip
-    assert [row.extents for row in record.samples(["/j/m/remote-\udcff.journal"], since_us=1, until_us=2)] == [5]
-    assert not [*record.samples(since_us=2), *record.samples(until_us=1)]
+    assert [row.extents for row in record.list_samples(["/j/m/remote-\udcff.journal"], since_us=1, until_us=2)] == [5]
+    assert not [*record.list_samples(since_us=2), *record.list_samples(until_us=1), *record.list_samples(until_us=0)]
 
 
 def test_nothing_is_written_while_nothing_changes(record: Record) -> None:
@@ -268,7 +268,7 @@ def test_nothing_is_written_while_nothing_changes(record: Record) -> None:
     record.store_counts(3, [journal(total=11)])
     assert writes(record) == before + 1
     record.store_counts(4, [journal(total=10)])
-    assert [(row.when_us, row.extents) for row in record.samples()] == [(1, 10), (3, 11), (4, 10)]
+    assert [(row.when_us, row.extents) for row in record.list_samples()] == [(1, 10), (3, 11), (4, 10)]
 
 
 # Forgetting
@@ -280,12 +280,12 @@ def test_prune_forgets_what_is_older(record: Record) -> None:
         keep(record, outcome(), when_us=when_us, run=run, inode=when_us)
         record.store_counts(when_us, [journal(total=when_us, inode=1)])
     forget(record, 1100, 1000)
-    assert [entry.when_us for entry in record.history()] == [100]
-    assert [row.when_us for row in record.samples()] == [row.when_us for row in record.totals()] == [100]
+    assert [entry.when_us for entry in record.list_entries()] == [100]
+    assert [row.when_us for row in record.list_samples()] == [row.when_us for row in record.list_totals()] == [100]
     assert list(read_past(record, VOLUME, range(200))) == [100]
     forget(record, 1101, 1000)
-    assert record.last_run() is None
-    assert not [*record.history(), *record.samples(), *record.totals()]
+    assert record.read_last_run() is None
+    assert not [*record.list_entries(), *record.list_samples(), *record.list_totals()]
     assert read_past(record, VOLUME, range(200)) == {}
 
 
@@ -307,7 +307,7 @@ def test_a_clock_that_jumped_ahead_prunes_nothing_yet(record: Record, clock_us: 
     keep(record, outcome(), when_us=0)
     for now_us in clock_us:
         record.prune(now_us, 30 * DAY_US)
-    assert len(record.history()) == rows
+    assert len(record.list_entries()) == rows
 
 
 def test_prune_keeps_the_newest_rows(record: Record) -> None:
@@ -315,10 +315,10 @@ def test_prune_keeps_the_newest_rows(record: Record) -> None:
         keep(record, outcome(), when_us=when_us)
         record.store_counts(when_us, [journal(total=when_us)])
     record.prune(now_us=10, keep_us=1000, max_rows=10)
-    assert len(record.history()) == len(record.samples()) == 10
+    assert len(record.list_entries()) == len(record.list_samples()) == 10
     record.prune(now_us=10, keep_us=1000, max_rows=3)
-    assert [entry.when_us for entry in record.history()] == [7, 8, 9]
-    assert [row.when_us for row in record.samples()] == [row.when_us for row in record.totals()] == [7, 8, 9]
+    assert [entry.when_us for entry in record.list_entries()] == [7, 8, 9]
+    assert [row.when_us for row in record.list_samples()] == [row.when_us for row in record.list_totals()] == [7, 8, 9]
     assert len(read_past(record, VOLUME, range(200))) == 1
 
 
@@ -353,7 +353,7 @@ def test_any_name_of_a_directory_will_do(tmp_path: Path) -> None:
         keep(record, outcome())
     assert os.listdir(tmp_path) == [os.path.basename(directory)]
     with Record(directory, read_only=True) as record:
-        assert len(record.history()) == 1
+        assert len(record.list_entries()) == 1
 
 
 # What was ever done
@@ -361,13 +361,13 @@ def test_any_name_of_a_directory_will_do(tmp_path: Path) -> None:
 
 def test_the_ledger_counts_every_outcome_and_only_grows_when_rows_are_forgotten(record: Record) -> None:
     keep(record, outcome(), outcome(result=Result.SKIPPED), outcome(result=Result.FAILED), outcome())
-    before = record.counters()
+    before = record.read_counters()
     assert before[:4] == (2, 1, 1, 4000)
     forget(record, DAY_US, HOUR_US)
-    assert record.history() == []
-    assert record.counters() == before
+    assert record.list_entries() == []
+    assert record.read_counters() == before
     keep(record, outcome())
-    assert record.counters().done == 3
+    assert record.read_counters().done == 3
 
 
 @pytest.mark.parametrize(
@@ -387,10 +387,10 @@ def test_a_saving_is_what_rewrites_removed_and_what_was_measured(
     record: Record, one: Outcome, removed: int, reclaimed: int | None, unmeasured: int
 ) -> None:
     keep(record, one)
-    found = record.counters()
+    found = record.read_counters()
     assert (found.extents_removed, found.bytes_reclaimed, found.unmeasured) == (removed, reclaimed, unmeasured)
     keep(record, outcome())
-    assert record.counters().bytes_reclaimed == (reclaimed or 0) + 800
+    assert record.read_counters().bytes_reclaimed == (reclaimed or 0) + 800
 
 
 def test_directories_that_became_nocow_lately_are_known(record: Record) -> None:
@@ -405,4 +405,4 @@ def test_a_file_that_had_vanished_costs_no_commit(record: Record) -> None:
     vanished = hosts.outcome(reason=Reason.VANISHED, result=Result.SKIPPED, bytes_written=0)
     for one in (vanished, vanished._replace(bytes_written=1)):
         assert store_outcome(record, 1, [hosts.volume()], hosts.DEVICE, hosts.done(7, one)) == []
-    assert [entry.outcome.bytes_written for entry in record.history()] == [1]
+    assert [entry.outcome.bytes_written for entry in record.list_entries()] == [1]

@@ -139,7 +139,7 @@ def _count_our_bytes(state: Path) -> int:
     if not state.exists():
         return 0
     with Record(str(state), read_only=True) as record:
-        return sum(entry.outcome.bytes_written for entry in record.history())
+        return sum(entry.outcome.bytes_written for entry in record.list_entries())
 
 
 def _read_intake_s(place: Bed, wanted: int) -> list[float]:

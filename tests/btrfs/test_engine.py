@@ -212,7 +212,7 @@ def test_a_stop_ends_the_run_at_the_border_of_a_piece(top: Path, keep: Keep, jou
     assert rest.outcomes[-1].path == begun.path
     assert files_in(top / MACHINE) == before
     with closing(Record(engine.state_directory, read_only=True)) as record:
-        assert [row.outcome.reason for row in record.history()].count(Reason.INTERRUPTED) == 1
+        assert [row.outcome.reason for row in record.list_entries()].count(Reason.INTERRUPTED) == 1
 
 
 @pytest.mark.parametrize(("asked", "ends"), [(False, True), (True, False)])
@@ -254,13 +254,13 @@ def test_the_service_reads_the_past_again_after_each_run_that_acted_and_for_othe
 ) -> None:
     """Parsing the past of 1,000 files takes 10 ms of each event."""
     reads: list[object] = []
-    past = Record.past
+    past = Record.find_past
 
     def note(record: Record, files: Any) -> dict[tuple[int, int], Past]:
         reads.append(files)
         return past(record, files)
 
-    monkeypatch.setattr(Record, "past", note)
+    monkeypatch.setattr(Record, "find_past", note)
     service, other = keep(), keep()
 
     def reason_of(path: Path) -> tuple[Reason, int]:
@@ -396,8 +396,8 @@ def test_the_history_has_the_counts_before_and_after_an_action(
             time.sleep(1.1)
         go(service, NOW._replace(active=True), origin=DAEMON)
         with Record(str(tmp_path / "state")) as record:
-            counts = [sample.extents for sample in record.samples([str(active)])]
-            totals = [one.active_extents for one in record.totals()]
+            counts = [sample.extents for sample in record.list_samples([str(active)])]
+            totals = [one.active_extents for one in record.list_totals()]
         assert counts == totals
         assert [count > 100 for count in counts] == [True, False] * number
     assert active.stat().st_ino == inode
@@ -438,7 +438,7 @@ def test_a_day_of_the_history_counts_and_old_rows_are_deleted(
         assert host is not None
         assert host.rotations == 1
         with closing(Record(str(tmp_path / "state"), read_only=True)) as record:
-            assert len([one for one in record.history() if one.outcome.action is Verb.ROTATE]) == rows
+            assert len([one for one in record.list_entries() if one.outcome.action is Verb.ROTATE]) == rows
         engine.memory.records.pruned_s -= 60
 
 
@@ -460,7 +460,7 @@ def test_the_service_stores_extents_that_changed_once_an_hour_and_at_once_after_
         scatter(active, MIB // extents)
         go(service, Request(archived=True), origin=DAEMON)
         with closing(Record(str(tmp_path / "state"), read_only=True)) as record:
-            return len(record.samples())
+            return len(record.list_samples())
 
     assert [count_samples(2), count_samples(4)] == [1, 1]
     service.memory.records.observed_s -= 3600

@@ -127,7 +127,7 @@ def test_a_wait_of_a_day_is_reported_after_a_restart_too(
     assert eventually(lambda: service.logged("OK: "))
     assert path.name in service.done()
     with Record(service.state, read_only=True) as record:
-        assert record.waiting() == {}
+        assert record.list_waits() == {}
 
 
 def test_nothing_happens_and_nothing_wakes(make_bed: Callable[..., Bed], serve: Callable[..., Daemon]) -> None:

@@ -44,7 +44,7 @@ try:
     with Record(sys.argv[1], read_only=sys.argv[2] == "ro") as record:
         if sys.argv[2] == "rw":
             record.begin_run(1, "defrag")
-        print(len(record.history()), record.set_aside)
+        print(len(record.list_entries()), record.set_aside)
 except KeeperError as error:
     print(error)
 """
@@ -100,7 +100,7 @@ def test_a_read_error_is_no_damage(state: Path, when: str, mode: str) -> None:
         assert re.search(failed, said)
     assert [name for name in os.listdir(state) if "corrupt" in name] == []
     with Record(state) as record:
-        assert len(record.history()) == ROWS
+        assert len(record.list_entries()) == ROWS
 
 
 @needs_strace
@@ -123,7 +123,7 @@ def test_one_row_that_says_nothing_is_ignored_with_a_message(state: Path, change
     damage(state, f"UPDATE outcomes SET {change.format(word='action', number='extents_before')} WHERE when_us = 2")  # noqa: S608
     with Record(state) as record:
         assert read_past(record, VOLUME, range(5)).keys() == {0, 1, 3, 4}
-        assert [entry.when_us for entry in record.history()] == [0, 1, 3, 4]
+        assert [entry.when_us for entry in record.list_entries()] == [0, 1, 3, 4]
         about = [f"{record.path}: 1 row of {table} was ignored" for table in ("rewrites", "outcomes")]
         assert [said.startswith(start) for said, start in zip(record.ignored, about, strict=True)] == [True, True]
         assert record.set_aside is None
@@ -132,7 +132,7 @@ def test_one_row_that_says_nothing_is_ignored_with_a_message(state: Path, change
 def test_bytes_that_are_no_text_are_shown_as_far_as_they_go(state: Path) -> None:
     damage(state, "UPDATE outcomes SET detail = CAST(x'ff41' AS TEXT) WHERE when_us = 2")
     with Record(state) as record:
-        assert [entry.outcome.detail for entry in record.history()] == ["", "", "\udcffA", "", ""]
+        assert [entry.outcome.detail for entry in record.list_entries()] == ["", "", "\udcffA", "", ""]
         assert record.ignored == ()
 
 
@@ -143,7 +143,7 @@ def test_sums_survive_a_damaged_number(state: Path) -> None:
         assert record.sum_written_bytes(0, 100) == (ROWS - 3) * 1000
         record.begin_run(10, "defrag")
         damage(state, "UPDATE outcomes SET run = (SELECT max(id) FROM runs)")
-        last = record.last_run()
+        last = record.read_last_run()
         assert last is not None
         assert (last.done, last.bytes_written) == (ROWS, (ROWS - 2) * 1000)
 
@@ -152,18 +152,18 @@ def test_a_run_whose_times_are_damaged_is_no_last_run(state: Path) -> None:
     with Record(state) as record:
         record.begin_run(10, "defrag")
         damage(state, "UPDATE runs SET began_us = 9000000000000000000")
-        assert record.last_run() is None
+        assert record.read_last_run() is None
         assert "row of runs was ignored" in record.ignored[0]
 
 
 def test_damaged_counters_are_reported_and_a_missing_one_is_zero(state: Path) -> None:
     with Record(state) as record:
-        before = record.counters()
+        before = record.read_counters()
         assert before.done == ROWS
         damage(state, "DELETE FROM ever WHERE what = 'skipped'")
-        assert record.counters() == before
+        assert record.read_counters() == before
         damage(state, "UPDATE ever SET bytes_written = -(1 << 50) WHERE what = 'failed'")
-        assert record.counters() == Counters()
+        assert record.read_counters() == Counters()
         assert "row of ever was ignored" in record.ignored[0]
 
 
@@ -187,7 +187,7 @@ def test_a_number_beyond_63_bits_is_a_sentence(state: Path) -> None:
         with pytest.raises(KeeperError, match=r"history\.db: cannot write the history: .* too large"):
             record.insert_outcome(1, VOLUME, hosts.done(9)._replace(after=Found(9, 1, 1 << 63, 1)), 9)
         keep(record, 9)
-        assert [entry.when_us for entry in record.history()] == [0, 1, 2, 3, 4, 9]
+        assert [entry.when_us for entry in record.list_entries()] == [0, 1, 2, 3, 4, 9]
 
 
 def test_a_name_that_is_no_text_is_kept_in_words_as_well(state: Path) -> None:
@@ -195,7 +195,7 @@ def test_a_name_that_is_no_text_is_kept_in_words_as_well(state: Path) -> None:
     outcome = hosts.outcome(name, detail=f"{name}: cannot")
     with Record(state) as record:
         record.insert_outcome(1, VOLUME, hosts.done(9, outcome), 9)
-        kept = record.history()[-1].outcome
+        kept = record.list_entries()[-1].outcome
         assert kept._replace(detail="") == outcome._replace(detail="")
         assert kept.detail == r"/j/\udcff.journal: cannot"
 
@@ -206,7 +206,7 @@ def test_a_damaged_wait_is_left_out_and_said(state: Path, row: str) -> None:
         record.store_waits([Wait("/j/a.journal", 5, "pressure")], now_us=HOUR_US + 5)
     damage(state, f"INSERT INTO waiting VALUES {row}")  # noqa: S608 - a row of the table above
     with Record(state) as record:
-        assert record.waiting() == {"/j/a.journal": Wait("/j/a.journal", 5, "pressure")}
+        assert record.list_waits() == {"/j/a.journal": Wait("/j/a.journal", 5, "pressure")}
         assert len(record.ignored) == 1
 
 

@@ -113,7 +113,7 @@ def record_troubles(state: Path, rows: int) -> list[str]:
     set_aside = [f"{path.name} was set aside" for path in state.glob("history.db.*")]
     try:
         with Record(state, read_only=True) as record:
-            found = len(record.history())
+            found = len(record.list_entries())
             ignored = list(record.ignored)
     except KeeperError as error:
         return [*set_aside, str(error)]
@@ -123,4 +123,4 @@ def record_troubles(state: Path, rows: int) -> list[str]:
 def read_rows(state: Path) -> int:
     """Return the number of outcomes in the history."""
     with Record(state, read_only=True) as record:
-        return len(record.history())
+        return len(record.list_entries())
