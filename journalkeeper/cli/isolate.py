@@ -192,7 +192,7 @@ def _show(context: Context, tree: isolate.Tree, said: list[str], lost: str | Non
 
 
 def _find_own_place(top: str) -> str:
-    """Return the path of `top` from the top of the volume, whether a subvolume is mounted there or not."""
+    """Return the path of `top` from the volume's top, also below a mount at `top`. Raises: as `isolate.locate`."""
     return os.path.join(isolate.locate(os.path.dirname(top))[1], os.path.basename(top))
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """`journalkeeper retention`: how long a history the journal keeps, how long it could, and journald's setting for it.
 
-Shows how long a history the main journal covers, how much disk space it takes, and how long a history
-could be if journald's limit counted the disk space of compressed files. It counts uncompressed bytes:
-compressed archives alone do not let journald keep more. --apply writes a drop-in that raises journald's
+Shows how long a history the main journal covers, and how much disk space it takes. Then it shows how long
+a history could be if journald's limit counted the disk space of compressed files. journald counts uncompressed bytes:
+compressed archives alone do not let it keep more. --apply writes a drop-in that raises journald's
 SystemMaxUse= and SystemMaxFiles=, and SystemMaxFileSize= so far that the files do not become many, because each
 file costs each boot and each reader. --undo removes it. The output names the command that makes journald apply it.
 

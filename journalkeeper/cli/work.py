@@ -61,9 +61,9 @@ def _require_compression(text: str) -> str:
 
 
 def make_request(args: argparse.Namespace) -> Request:
-    """Return the Request that the options of `add_selection` make. Its `upkeep` is always True.
+    """Return the Request that the options of `add_selection` make.
 
-    Its `asked` is always False. Its paths are absolute, and symbolic links in them are kept.
+    Its `upkeep` is always True, and its `asked` False. Its paths are absolute, and symbolic links in them are kept.
     """
     given = {name: value for name, value in vars(args).items() if name in Request._fields}
     return Request(**{**given, "paths": make_absolute(args.paths), "upkeep": True})
@@ -78,7 +78,7 @@ def report_problems(skipped: Sequence[Skip], number: int, paths: tuple[str, ...]
     """Write notes on files that cannot be examined, of `number` files in all, and return the exit status.
 
     It is 1 if one of the named `paths` has a reason in NO_JOURNAL, which has a note, or if any file is unreadable.
-    Unreadable files without a note of their own have one with their number.
+    A note has the number of unreadable files, but not for root if paths are named.
 
     Raises: NeedsRootError, before any line, if an unprivileged user can read none of the files.
     """
@@ -122,7 +122,7 @@ def show_decisions(
     footer: Sequence[Block],
 ) -> None:
     """Write the answer of `plan` or `defrag`: `document` as JSON, or the table `done`, the skipped files, a glossary of
-    the reasons in both, and the `footer`. Unless `everything`, `drop_echoes`, and count files with nothing to do.
+    the reasons in both, and the `footer`. Unless `everything`, leave echoes out, and count files with nothing to do.
     """
     listed = skipped if everything else [skip for skip in drop_echoes(skipped) if skip.reason not in FINE]
     tally = Counter(FINE[skip.reason] for skip in skipped if skip.reason in FINE and not everything)
