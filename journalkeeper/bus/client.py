@@ -68,7 +68,7 @@ class Service(AbstractContextManager["Service"]):
     def find(cls) -> Self | None:
         """Connect to the system bus, read `found`, and return the service, or None if there is no bus or no service.
 
-        Raises: BusyBusError if the bus does not answer within CONNECT_S; as `read_manager`.
+        Raises: BusyBusError if the bus does not answer within CONNECT_S; as `_read_manager`.
         """
         with ExitStack() as undo:
             runner = undo.enter_context(asyncio.Runner())
@@ -78,7 +78,7 @@ class Service(AbstractContextManager["Service"]):
                 raise names.BusyBusError from None
             except (OSError, ValueError, RuntimeError, CallError):
                 return None
-            service.found = service.read_manager()
+            service.found = service._read_manager()
             undo.pop_all()
             return service
 
@@ -89,7 +89,7 @@ class Service(AbstractContextManager["Service"]):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def read_manager(self) -> Manager:
+    def _read_manager(self) -> Manager:
         """Return the service's properties: None for one that it lacks, or for Findings or History of another form.
 
         Raises: HungError after ANSWER_S, or BusyBusError if the bus is slow, too; KeeperError for all other errors.

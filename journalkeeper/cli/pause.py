@@ -48,8 +48,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
     """
     with context.require_service() as service:
         if args.command == "resume":
-            was_paused = service.read_manager().paused
-            text = f"{'The pause has ended' if was_paused else 'There was no pause'}: the service works."
+            text = f"{'The pause has ended' if service.found.paused else 'There was no pause'}: the service works."
             service.resume()
             answer = PauseAnswer(paused=False)
         else:

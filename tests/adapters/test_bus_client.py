@@ -270,8 +270,7 @@ def test_a_finding_is_read_from_the_bus_as_the_service_made_it(fake: FakeService
     service = Service.find()
     assert service is not None
     with service:
-        assert service.found.history is None, "it does not publish History"
-        assert service.read_manager().findings == (found, found)
+        assert (service.found.findings, service.found.history) == ((found, found), None)
 
 
 def test_a_service_that_does_not_answer_is_hung_and_the_record_is_shown(
