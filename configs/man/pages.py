@@ -27,7 +27,7 @@ from journalkeeper.bus import names
 from journalkeeper.cli.doctor import DOCTOR_RULES
 from journalkeeper.config import directives
 from journalkeeper.config.validation import AT_LEAST
-from journalkeeper.health.finding import word
+from journalkeeper.health.finding import name_rule
 from journalkeeper.metrics import prometheus
 from journalkeeper.model import Action, JournalFile, Outcome, Reason, Skip, Window
 from journalkeeper.model.manager import Manager
@@ -235,7 +235,7 @@ MACROS: Final[dict[str, Callable[[str], Iterator[str]]]] = {
     "command_list": _command_list,
     "options": _options,
     "reasons": _items((reason, reason.sentence) for reason in Reason),
-    "rules": _items((word(rule), _join_lines(rule.__doc__ or "")) for rule in DOCTOR_RULES),
+    "rules": _items((name_rule(rule), _join_lines(rule.__doc__ or "")) for rule in DOCTOR_RULES),
     "directives": _directives,
     "at_least": _at_least,
     "attacks": _attacks,

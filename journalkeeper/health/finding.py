@@ -88,7 +88,7 @@ def advice(sentence: str, *remedy: str, **facts: Fact) -> Finding:
     return Finding("", Severity.ADVICE, facts, sentence, remedy)
 
 
-def word(rule: Rule) -> str:
+def name_rule(rule: Rule) -> str:
     """Return the fixed word of a rule: the name of its function, with hyphens in place of underscores."""
     return rule.__name__.replace("_", "-")
 
@@ -99,7 +99,7 @@ def answer(rule: Rule, evidence: Evidence) -> Answer | None:
     Return Unknown if the rule lacks evidence, or finds nothing while some files could not be looked at. A finding that
     the running service reports is the answer without a call of the rule.
     """
-    service, name = evidence.service, word(rule)
+    service, name = evidence.service, name_rule(rule)
     for finding in (isinstance(service, Manager) and service.findings) or ():
         if finding.word == name:
             return finding
@@ -130,7 +130,7 @@ def _find_unseen(rule: Rule, look: Look | Unknown) -> Unknown | None:
 
 def judge(evidence: Evidence, rules: Iterable[Rule]) -> Verdict:
     """Apply `answer` to each of `rules`. Return the findings, problems first, and the passed and the unknown rules."""
-    answers = {word(rule): answer(rule, evidence) for rule in rules}
+    answers = {name_rule(rule): answer(rule, evidence) for rule in rules}
     findings = [one for one in answers.values() if isinstance(one, Finding)]
     return Verdict(
         findings=tuple(sorted(findings, key=lambda finding: finding.severity is not Severity.PROBLEM)),

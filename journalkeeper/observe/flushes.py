@@ -175,7 +175,7 @@ class Flushes:
         It is None without a limit or for an unknown directory, 0 if the next flush is unknown or too soon for any work.
         """
         timer = self._timers.get(directory)
-        return None if timer is None else timer.closes_us(margin_us)
+        return None if timer is None else timer.get_closing_us(margin_us)
 
     def is_flush_due(self, margin_us: int) -> bool:
         """Return whether any journald's flush at a known time is under way, or due within `margin_us`."""
@@ -183,5 +183,5 @@ class Flushes:
 
     def get_next_look_us(self, margin_us: int) -> int | None:
         """Return when (CLOCK_MONOTONIC, us) to `look_again`: first `margin_us` before a flush; None until an append."""
-        moments = [timer.next_look_us(margin_us) for timer in self._timers.values()]
+        moments = [timer.get_next_look_us(margin_us) for timer in self._timers.values()]
         return min((moment for moment in moments if moment is not None), default=None)

@@ -298,7 +298,7 @@ class FlushTimer:
         awaited = self.since is not None and now_us < self.since.latest_us + self.interval_us + LATE_US
         return awaited and inode_number in self._looked.online
 
-    def closes_us(self, margin_us: int) -> int | None:
+    def get_closing_us(self, margin_us: int) -> int | None:
         """Return when (CLOCK_MONOTONIC) to stop work: None without a timer or unsynced files, 0 if unknown or short."""
         if self.phase is Phase.FLUSHED or not self.has_timer:
             return None
@@ -306,10 +306,10 @@ class FlushTimer:
 
     def is_due(self, margin_us: int, now_us: int) -> bool:
         """Return whether the next flush is known to be under way, or due within `margin_us`."""
-        closes_us = self.closes_us(margin_us)
+        closes_us = self.get_closing_us(margin_us)
         return bool(closes_us) and now_us >= (closes_us or 0)
 
-    def next_look_us(self, margin_us: int) -> int | None:
+    def get_next_look_us(self, margin_us: int) -> int | None:
         """Return when (CLOCK_MONOTONIC) to look at the files again, or None to look only after the next append.
 
         It can be in the past. A known timer is looked at when it starts, `margin_us` before it is due, and often from

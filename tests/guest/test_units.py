@@ -22,7 +22,7 @@ import pytest
 
 from journalkeeper.bus import names
 from journalkeeper.cli.doctor import DOCTOR_RULES
-from journalkeeper.health.finding import word
+from journalkeeper.health.finding import name_rule
 from journalkeeper.health.verdict import HEALTH
 from journalkeeper.model import MIB
 from journalkeeper.probe import scratch_volume
@@ -83,7 +83,7 @@ def test_a_call_on_the_bus_starts_the_service_only_where_it_is_enabled(guest: Gu
     assert property_of(guest, UNIT, "ActiveState") == "inactive"
 
 
-WORDS = frozenset(map(word, HEALTH))
+WORDS = frozenset(map(name_rule, HEALTH))
 
 
 @pytest.fixture
@@ -272,7 +272,7 @@ TRIED = {"damaged": "btrfs/test_doctor.py", "no-room": "btrfs/test_doctor.py", "
 
 def test_every_remedy_is_executed_or_only_shows_the_cause() -> None:
     executed = {trouble.rule for trouble in TROUBLES.values()} | ADVICE.keys() | TRIED.keys()
-    assert executed | SHOWN == set(map(word, DOCTOR_RULES))
+    assert executed | SHOWN == set(map(name_rule, DOCTOR_RULES))
 
 
 def test_a_host_as_debian_ships_it_has_the_commands_of_every_remedy(guest: Guest) -> None:

@@ -10,7 +10,7 @@ import pytest
 from journalkeeper.config import Config
 from journalkeeper.health import finding as findings
 from journalkeeper.health.evidence import Evidence, Hung, Obstacle, Present, Silence, Storage, Unit, Unknown, lacks_room
-from journalkeeper.health.finding import judge, list_names, shorten, word
+from journalkeeper.health.finding import judge, list_names, name_rule, shorten
 from journalkeeper.health.verdict import HEALTH, RULES
 from journalkeeper.model import MIB, JournalFile, Kind, Reason, Skip
 from journalkeeper.model.manager import Finding, Manager, Severity
@@ -19,7 +19,7 @@ from journalkeeper.model.units import DAY_US, HOUR_US, SECOND_US
 from tests.evidence import UNITS, evidence, intake, journal, limits, look, recorded
 from tests.hosts import DIRECTORY, NOW_US, configured, extents, file, instance, volume
 
-WORDS = [word(rule) for rule in RULES]
+WORDS = [name_rule(rule) for rule in RULES]
 PROBLEM, ADVICE = Severity.PROBLEM, Severity.ADVICE
 UNSEEN = Unknown("not looked at")
 BUSY = Hung("The bus is busy", is_bus_busy=True)
@@ -238,7 +238,7 @@ def test_no_check_passes_without_evidence() -> None:
 
 def test_every_rule_is_in_the_tables() -> None:
     assert {rule for rule, _, _ in FOUND} == set(WORDS)
-    assert {rule for rule, severity, _ in FOUND if severity is PROBLEM} == {word(rule) for rule in HEALTH}
+    assert {rule for rule, severity, _ in FOUND if severity is PROBLEM} == {name_rule(rule) for rule in HEALTH}
     assert all((rule.__doc__ or "").splitlines()[0].endswith(".") for rule in RULES)
 
 

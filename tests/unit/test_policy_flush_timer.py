@@ -57,7 +57,7 @@ def test_finding_nothing_unsynced_is_news_once() -> None:
     made = timer()
     assert note_offline(made, 10 * S)
     assert not note_offline(made, 20 * S)
-    assert made.closes_us(MARGIN) is None
+    assert made.get_closing_us(MARGIN) is None
 
 
 @pytest.mark.parametrize(
@@ -100,21 +100,21 @@ def test_a_look_that_is_quicker_than_inotify_is_mended_by_it() -> None:
 
 def test_looks_are_named_before_the_flush_when_it_is_due_and_until_it_was_seen() -> None:
     made = begun(at_us=1000 * S)
-    assert made.next_look_us(MARGIN) == 1000 * S, "which file it is shows a rotation later"
+    assert made.get_next_look_us(MARGIN) == 1000 * S, "which file it is shows a rotation later"
     note_unsynced(made, 1000 * S, block=1)
-    assert made.next_look_us(MARGIN) == 1300 * S - MARGIN
+    assert made.get_next_look_us(MARGIN) == 1300 * S - MARGIN
     assert [made.is_due(MARGIN, 1300 * S - MARGIN - early_us) for early_us in (1, 0)] == [False, True]
     note_unsynced(made, 1300 * S - MARGIN, block=1)
-    assert made.next_look_us(MARGIN) == 1300 * S
+    assert made.get_next_look_us(MARGIN) == 1300 * S
     note_unsynced(made, 1300 * S, block=1)
-    assert made.next_look_us(MARGIN) == 1300 * S + LOOK_EVERY_US
+    assert made.get_next_look_us(MARGIN) == 1300 * S + LOOK_EVERY_US
 
 
 def test_a_due_flush_shows_by_a_moved_block_once_the_timers_slack_is_over() -> None:
     made = begun(at_us=1000 * S)
     note_unsynced(made, 1299 * S, block=1)
     assert not note_unsynced(made, 1300 * S + 50_000, block=2)
-    assert made.next_look_us(MARGIN) == 1300 * S + SLACK_US
+    assert made.get_next_look_us(MARGIN) == 1300 * S + SLACK_US
     assert not note_unsynced(made, 1300 * S + SLACK_US - 1, block=2)
     assert note_unsynced(made, 1300 * S + SLACK_US, block=2)
     assert made.since == Span(1299 * S, 1300 * S + 50_000)
@@ -142,16 +142,16 @@ def test_unseen_flushes_make_the_timer_vaguer_until_it_is_unknown() -> None:
     made, now_us = begun(interval_us, 1000 * S), 1000 * S
     intervals = 0
     while made.since is not None:
-        now_us = made.next_look_us(MARGIN) or 0
+        now_us = made.get_next_look_us(MARGIN) or 0
         width_us = made.since.latest_us - made.since.earliest_us
-        closes_us = made.closes_us(MARGIN)
+        closes_us = made.get_closing_us(MARGIN)
         assert closes_us is not None
         assert closes_us <= made.since.earliest_us + interval_us - MARGIN
         intervals += note_unsynced(made, now_us, block=1)
         if made.since is not None:
             assert made.since.latest_us - made.since.earliest_us in {width_us, width_us + SLACK_US}
     assert intervals == interval_us // 2 // SLACK_US
-    assert made.closes_us(MARGIN) == 0
+    assert made.get_closing_us(MARGIN) == 0
 
 
 def test_looks_that_came_far_too_late_leave_nothing_known() -> None:
@@ -216,7 +216,7 @@ def test_the_timers_state_after(interval_us: int, steps: list[Step], since: Span
     for step in steps:
         step(made)
     assert made.since == since
-    assert made.closes_us(MARGIN) == since.earliest_us + interval_us - MARGIN
+    assert made.get_closing_us(MARGIN) == since.earliest_us + interval_us - MARGIN
 
 
 # Searching
@@ -233,7 +233,7 @@ def search(made: FlushTimer, moves: list[int], until_us: int, step_us: int, numb
 def test_an_unknown_timer_is_searched_for_every_second_or_20_times_an_interval(interval_us: int, wait_us: int) -> None:
     made = timer(interval_us)
     note_unsynced(made, 10 * S, block=1)
-    assert made.next_look_us(MARGIN) == 10 * S + wait_us
+    assert made.get_next_look_us(MARGIN) == 10 * S + wait_us
 
 
 @pytest.mark.parametrize(
@@ -266,7 +266,7 @@ def test_a_file_whose_blocks_never_move_is_looked_at_once_an_interval() -> None:
     """NOCOW: all that can be seen of it is that it is OFFLINE."""
     made = timer()
     note_unsynced(made, 10 * S, block=None)
-    assert made.next_look_us(MARGIN) == 10 * S + MINUTES_5
+    assert made.get_next_look_us(MARGIN) == 10 * S + MINUTES_5
 
 
 # Timers that leave nothing to follow
@@ -276,26 +276,26 @@ def test_a_file_whose_blocks_never_move_is_looked_at_once_an_interval() -> None:
 def test_without_a_timer_nothing_but_a_look_a_minute_after_an_append_is_awaited(interval_us: int) -> None:
     """Else a file of systemd-journal-remote's is looked at when it is new, and never again."""
     made = flushed(interval_us)
-    assert made.next_look_us(MARGIN) is None
+    assert made.get_next_look_us(MARGIN) is None
     made.note_append(1001 * S)
-    assert made.closes_us(MARGIN) is None
+    assert made.get_closing_us(MARGIN) is None
     assert not made.is_due(MARGIN, 10**15)
     made.note_append(1002 * S)
-    assert made.next_look_us(MARGIN) == 1061 * S
+    assert made.get_next_look_us(MARGIN) == 1061 * S
     assert not made.note_untimed_look(1060 * S)
     assert made.note_untimed_look(1061 * S)
-    assert made.next_look_us(MARGIN) is None, "the next append plans the next look"
+    assert made.get_next_look_us(MARGIN) is None, "the next append plans the next look"
     made.note_append(1062 * S)
-    assert made.next_look_us(MARGIN) == 1122 * S
+    assert made.get_next_look_us(MARGIN) == 1122 * S
 
 
 def test_a_window_that_the_margins_leave_nothing_of_is_only_looked_at_for_its_end() -> None:
     made = begun(2 * MARGIN, 1000 * S)
-    assert made.next_look_us(MARGIN) == 1000 * S + RARELY_US
-    assert made.closes_us(MARGIN) == 0
+    assert made.get_next_look_us(MARGIN) == 1000 * S + RARELY_US
+    assert made.get_closing_us(MARGIN) == 0
     assert not made.is_due(MARGIN, 1002 * S)
     longer = begun(2 * MARGIN + 1, 1000 * S)
-    assert longer.closes_us(MARGIN) == 1000 * S + MARGIN + 1
+    assert longer.get_closing_us(MARGIN) == 1000 * S + MARGIN + 1
 
 
 # Files that nobody will flush
@@ -348,7 +348,7 @@ def test_a_sync_is_asked_for_once_an_hour_and_began_the_timer_between_the_questi
     assert made.needs_sync(2000 * S + ASK_EVERY_US)
     made.note_sync(2000 * S, 2005 * S)
     assert made.since == Span(2000 * S, 2005 * S)
-    assert made.closes_us(MARGIN) == 2000 * S + MINUTES_5 - MARGIN
+    assert made.get_closing_us(MARGIN) == 2000 * S + MINUTES_5 - MARGIN
     assert not made.needs_sync(2000 * S + ASK_EVERY_US)
 
 
