@@ -18,8 +18,11 @@ from __future__ import annotations
 
 import argparse
 import importlib
+from collections.abc import Mapping
 from types import ModuleType
 from typing import Any, Final, Literal, NamedTuple, cast
+
+from pydantic import JsonValue
 
 from journalkeeper import __version__
 from journalkeeper.cli.context import Context
@@ -31,9 +34,8 @@ from journalkeeper.model.schema import Moment
 from journalkeeper.model.units import spell_time
 from journalkeeper.probe.base import Measurement, Statistics, Writes, compute_statistics
 
-KEY: Final = '"-": too few waits for this figure.'
 ROWS: Final = 20
-OPTIONS: Final[dict[str, dict[str, Any]]] = {
+OPTIONS: Final[Mapping[str, Mapping[str, Any]]] = {
     "since": {"metavar": "TIME", "type": parse_time_us, "help": "leave out older entries"},
     "boot": {"action": "store_true", "help": "this boot only"},
     "follow": {"action": "store_true", "help": "also measure new messages, until Ctrl-C"},
@@ -53,7 +55,7 @@ class Probe(NamedTuple):
 
     name: str
     summary: str
-    options: dict[str, Any]
+    options: Mapping[str, JsonValue]
     limit_us: int | None = None
     limit_source: str = "IntakeDelayMaxSec= in journalkeeper.conf(5)"
     needs_root: bool = True
@@ -78,10 +80,9 @@ PROBES: Final = (
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add a subcommand for each probe, with its options and the help in its module. The user must name one probe."""
     below = parser.add_subparsers(dest="probe", metavar="PROBE", title="probes", required=True)
-    exit_status = (__doc__ or "").rpartition("\n\n")[2]
     for probe in PROBES:
         description, examples = split_help(probe.load().__doc__)
-        epilog = f"{examples}\n\n{exit_status}"
+        epilog = "\n\n".join((examples, (__doc__ or "").rpartition("\n\n")[2]))
         sub = below.add_parser(probe.name, help=probe.summary, description=description, epilog=epilog)
         add_common_options(sub)
         for name, default in probe.options.items():
@@ -136,7 +137,7 @@ class ProbeAnswer(NamedTuple):
     probe: Literal["intake", "syslog", "fsync", "writes", "stream"]
     version: str
     began_us: Moment
-    options: dict[str, Any]
+    options: dict[str, JsonValue]
     """The options that only this probe has."""
     series: list[Statistics]
     notes: list[str]
@@ -152,12 +153,12 @@ def _make_table(answer: ProbeAnswer, length_s: float | None) -> tuple[Table[Stat
     their share of it, in place of percentiles.
     """
     if not length_s:
-        return Table(_COLUMNS, answer.series), KEY
+        return Table(_COLUMNS, answer.series), '"-": too few waits for this figure.'
     (count, *_, worst, name), right = _COLUMNS, True
     mean = Column[Statistics]("MEAN", lambda row: _format_s(row.mean_s), right)
     share = mean._replace(title="SHARE", cell=lambda row: f"{row.total_s / length_s:.1%}")
-    rows = answer.series[:ROWS]
-    return Table((count, mean, worst, share, name), rows), f"At most {ROWS} rows, by their share. -j shows all."
+    rows = Table((count, mean, worst, share, name), answer.series[:ROWS])
+    return rows, f"At most {ROWS} rows, by their share. -j shows all."
 
 
 def _format_s(time_s: float | None) -> str:
