@@ -178,7 +178,7 @@ def apply_message(state: Snapshot, message: Message) -> Snapshot:
     """Return the state after a message of the worker. Facts in STANDING survive a run.
 
     Findings come before the actions of a run. Looked replaces also the facts, and keeps the failures that are
-    `still_failing`. An action that is done adds to the counters, and each outcome replaces the failure of its file.
+    `keep_failures`. An action that is done adds to the counters, and each outcome replaces the failure of its file.
     RunFailed sets `problem` or `busy`. A message of RunEnded ends `working`.
     """
     before = present = state.present

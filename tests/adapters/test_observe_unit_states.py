@@ -97,7 +97,7 @@ def test_a_journald_that_takes_no_messages_is_named_with_the_reason(
     monkeypatch.setattr(control, "RUNTIME", f"{tmp_path}")
     monkeypatch.setattr(layout, "TOP", f"{tmp_path}")
     monkeypatch.setattr(layout, "read_machine_id", lambda *_: MACHINE)
-    monkeypatch.setattr(control, "answers", lambda *_: answers)
+    monkeypatch.setattr(control, "is_responsive", lambda *_: answers)
     monkeypatch.setattr(obstacles, "is_left_by_rollback", lambda path: state == "rolled back" and path == layout.TOP)
     if state in {"running", "rolled back"}:
         (tmp_path / f"running:{unit}").symlink_to("0123456789abcdef")
