@@ -89,7 +89,7 @@ class Cases:
 
 def _find_compression_obstacle(file: JournalFile, volume: Volume | None) -> str:
     """Return what excludes compression, in words: nodatacow or nodatasum of the mount, or an attribute; or ""."""
-    # `inode.can_compress` asks the kernel for other reasons, before the file is rewritten.
+    # The kernel has other reasons, such as data without checksums: only the rewrite meets them.
     for option in ("nodatacow", "nodatasum"):
         if volume is not None and option in volume.options:
             return f"the volume is mounted with {option}"
