@@ -76,7 +76,7 @@ class IntakeMeter:
         return quantile(sorted(self._waits_us), 990)
 
     def _read_new(self, path: str, before: tuple[int, int] | None) -> list[Entry]:
-        """Return the newest entries, newest first, of the inode in `before` later ones; [] on error. Set `_seen`."""
+        """Return the newest entries, newest first; of the inode in `before` only later ones. Update `_seen`."""
         seen, seqnum = before or (0, 0)
         if before:
             self._seen[path] = before

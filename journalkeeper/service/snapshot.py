@@ -177,9 +177,9 @@ Message = RunEnded | Checked | WorkEnded | FileDone | Findings | Progressed
 def apply_message(state: Snapshot, message: Message) -> Snapshot:
     """Return the state after a message of the worker. Facts in STANDING survive a run.
 
-    Findings come before the actions of a run. Looked replaces also the facts, and keeps the failures that are
-    `keep_failures`. An action that is done adds to the counters, and each outcome replaces the failure of its file.
-    RunFailed sets `problem` or `busy`. A message of RunEnded ends `working`.
+    Findings come before the actions of a run. Looked replaces also the facts, but not the failures of `keep_failures`.
+    An action that is done adds to the counters, and each outcome replaces the failure of its file. RunFailed sets
+    `problem` or `busy`. A message of RunEnded ends `working`.
     """
     before = present = state.present
     standing = {name: getattr(before, name) for name in STANDING}
