@@ -74,7 +74,7 @@ def test_levels_are_round_numbers_that_reach_the_highest(high: float, unit: str,
     assert [text for _, text in charts._choose_levels(high, unit)] == expected
 
 
-SCALE = Chart(range(5), ((0, "0"), (10, "10")), ())
+SCALE = Chart(range(5), ((0, "0"), (10, "10")), (Layer("", "", (), bars=True), Layer("", "", ())))
 
 
 def test_a_line_has_a_gap_where_nothing_is_known_and_stays_in_the_chart() -> None:
