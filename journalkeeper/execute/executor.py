@@ -19,7 +19,7 @@ from journalkeeper.execute.pace import Pace
 from journalkeeper.execute.verified_file import Refused, VerifiedFile, hold, look_again
 from journalkeeper.model import Action, Instance, JournalFile, Kind, Outcome, Reason, Result, Rotation, Verb
 from journalkeeper.model.run import Done, Found
-from journalkeeper.model.sentences import describe_gain
+from journalkeeper.model.sentences import describe_missing_gain
 from journalkeeper.model.units import explain_lost_level, parse_compression
 from journalkeeper.policy.cost import is_useless_rewrite
 
@@ -153,7 +153,7 @@ def _rewrite_file(file: JournalFile, turn: Turn, pace: Pace) -> None:
         turn.action = turn.action._replace(action=verb, compress="no", detail="")
     was, became = turn.before.extents, turn.after.extents
     if is_useless_rewrite(was, turn.expected, became):
-        raise Refused(Reason.NO_GAIN, describe_gain(was, became, turn.expected))
+        raise Refused(Reason.NO_GAIN, describe_missing_gain(was, became, turn.expected))
     if turn.action.compress == "no" and turn.action.reason is Reason.UNCOMPRESSED:
         raise Refused(Reason.NO_GAIN, "rewritten, but the kernel did not compress the data")
 

@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeVar
 T = TypeVar("T")
 
 WORDS = 200
-"""The number of characters of an exception's message that are shown, because it may quote a stranger's text."""
+"""The number of characters of an exception that are shown, because its message may quote a stranger's text."""
 
 FRAMES = 8
 """The number of innermost calls that are shown; the rest of a recursion is the same."""
@@ -33,7 +33,7 @@ class ConfigError(KeeperError):
     """A configuration file has a wrong line.
 
     `problems` has one (file, line, key, permitted values) per wrong line; lines count from 1, and 0 is the whole file.
-    `lines` has the same as sentences.
+    `lines` has the same as sentences, and the message joins them by "; ".
     """
 
     def __init__(self, problems: tuple[tuple[str, int, str, str], ...]) -> None:
@@ -66,16 +66,16 @@ class FileError(KeeperError):
     def __init__(self, doing: str, path: str, number: int) -> None:
         self.path = path
         self.number = number
-        super().__init__(f"{path}: cannot {doing}: {os.strerror(number)}")
+        super().__init__(f"{path}: cannot {doing}: {os.strerror(number) if number else 'unknown error'}")
 
     @classmethod
     def wrap(cls, doing: str, path: str, error: OSError) -> FileError:
-        """Return a FileError with the errno of `error`, or 0 if it has none."""
+        """Return a FileError with the errno of `error`, or 0 ("unknown error") if it has none."""
         return cls(doing, path, error.errno or 0)
 
 
 class NotBtrfsError(KeeperError):
-    """The directory or file is on another filesystem."""
+    """The directory or file `path` is on another filesystem."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -91,7 +91,7 @@ class InternalError(NamedTuple):
 def catch_errors(turn: Callable[[], T]) -> T | InternalError:
     """Call `turn`, the work on one file or event. Return its result, or an InternalError that describes the exception.
 
-    This is the one place that catches every subclass of Exception, so that a bug costs only one file its turn.
+    This is the one place that catches every Exception, also a KeeperError, so that a bug costs only one file its turn.
     """
     try:
         return turn()
@@ -109,7 +109,7 @@ def run_bookkeeping(task: Callable[[], object], prefix: str = "") -> list[str]:
 
 
 def _describe_with_calls(error: Exception) -> str:
-    """Return the type, at most WORDS characters of the message, and the FRAMES innermost calls, in one line."""
+    """Return the first WORDS characters of type and message, and FRAMES calls from the innermost up, in one line."""
     words = " ".join(f"{type(error).__name__}: {error}".split())
     calls = [f"{one.f_code.co_name} ({one.f_code.co_filename}:{line})" for one, line in walk_tb(error.__traceback__)]
     return f"{words[:WORDS]} in {', called from '.join(calls[: -FRAMES - 1 : -1])}"

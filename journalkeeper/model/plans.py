@@ -237,7 +237,7 @@ class Plan(NamedTuple):
     """Rows that the service left out, because its answer would be too long."""
 
     def end_after(self, begun: int) -> Plan:
-        """Return the plan of a run that ended early: all but the first `begun` actions are delayed (NOT_BEGUN)."""
+        """Return the plan of an ended run: put-off skips (NOT_BEGUN) replace all but the first `begun` actions."""
         ended = "the run ended before this action"
         left = (one.skip(Reason.NOT_BEGUN, ended, puts_off=True) for one in self.actions[begun:])
         return self._replace(actions=self.actions[:begun], skipped=(*self.skipped, *left))
@@ -270,9 +270,9 @@ class Outcome(NamedTuple):
 
     @property
     def reclaimed_bytes(self) -> int:
-        """The bytes on the disk that the action freed.
+        """The bytes on the disk that the action freed, also if it failed.
 
-        0 if they are unknown, if the file grew, or if a snapshot keeps the old data.
+        0 if they are unknown, if the file grew, or if a snapshot keeps some of the old data.
         """
         before, after = self.disk_bytes_before, self.disk_bytes_after
         return 0 if before is None or after is None or self.unshared_bytes else max(0, before - after)

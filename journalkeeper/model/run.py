@@ -112,8 +112,8 @@ class Wait(NamedTuple):
 def find_waits(before: Mapping[str, Wait], plan: Plan, outcomes: Sequence[Outcome], now_us: int) -> dict[str, Wait]:
     """Return the files that wait after a run, by path: postponed files of `plan`, and actions that were not done.
 
-    A file that waited `before`, also for another reason, keeps the start of its wait, but at most `now_us`. With a
-    reason in RESTS, the wait begins anew at `now_us`, and the reason of `before` stays if it is in LEFT.
+    A file that waited `before`, also for another reason, keeps the start of its wait, but at most `now_us`. If
+    the new reason is in RESTS, the wait begins anew at `now_us`, and the reason of `before` stays if it is in LEFT.
     """
     reasons = {skip.path: str(skip.reason) for skip in plan.skipped if skip.puts_off}
     reasons |= {outcome.path: str(outcome.reason) for outcome in outcomes if outcome.result is not Result.DONE}
@@ -184,7 +184,7 @@ class Report(NamedTuple):
 
     @property
     def omitted(self) -> Sometimes[Count]:
-        """Rows that the service left out, because its answer would be too long."""
+        """The number of rows that the service left out of a too long answer, if any."""
         return self.plan.omitted
 
     @property
@@ -228,7 +228,7 @@ NONE_YET: Final = Progress(0, 0, "", 0, 0)
 
 
 class Meter:
-    """A counter of bytes over a whole run. It calls `report` with the Progress `now` at each step.
+    """A counter of bytes over a whole run. Each step calls `report` with `now`, a Progress that begins at file 0.
 
     A file counts at most its planned bytes. When the work on the next file begins, a file that was skipped or ended
     early counts in full.

@@ -84,9 +84,9 @@ class Row(NamedTuple):
 
 
 def split_hint(hint: Any) -> tuple[Any, bool, list[Any]]:
-    """Return the parts of a type annotation: (type, permits None, metadata).
+    """Return the parts of a type annotation: (type, permits None, metadata), also of an Annotated type in a union.
 
-    Raises: ValueError for a union of None and several other types.
+    A union without None is a type. Raises: ValueError for a union of None and several other types.
     """
     if get_origin(hint) is Annotated:
         bare, nullable, inside = split_hint(get_args(hint)[0])
@@ -123,7 +123,7 @@ def list_rows(kind: Any) -> tuple[Row, ...]:
 def to_json(value: Any) -> Any:
     """Return a record, or a container of records, as objects for `json.dumps`. Floats are rounded to nine decimals.
 
-    An optional field that is None is left out. The keys of an inline record are merged with those around it.
+    A None with an `optional` Key is left out. The keys of an inline record are merged with those around it.
     """
     if value is None or isinstance(value, str | int):
         return value
@@ -189,6 +189,6 @@ def name_column(name: str) -> str:
 
 
 def to_columns(value: Any) -> dict[str, Any]:
-    """Return all fields of a record by their SQL columns, hidden fields included. Seconds become microseconds."""
+    """Return all fields of a record, also hidden ones, by their SQL columns. Only seconds, never None, become us."""
     fields = value._asdict().items()
     return {name_column(name): round(one * 1e6) if name.endswith("_s") else one for name, one in fields}

@@ -43,8 +43,8 @@ def shorten_path(path: str) -> str:
 
 
 def describe_outcome(outcome: Outcome, name: str = "") -> str:
-    """Return the sentence for an outcome: "compressed NAME: 3.7 MiB to 576 KiB on disk, 3,046 to 46 extents", "did not
-    (or failed to) compress NAME (REASON): DETAIL", or "NAME: DETAIL" of a rewrite without gain.
+    """Return the sentence for an outcome: "compressed NAME: 3.7 MiB to 576 KiB on disk, 3,046 to 46 extents, DETAIL",
+    "did not (or failed to) compress NAME (REASON): DETAIL", or "NAME: DETAIL" of a rewrite without gain.
 
     `name` replaces the short name of the file, or the path of the directory. Names and details are not escaped.
     """
@@ -71,6 +71,6 @@ def describe_outcome(outcome: Outcome, name: str = "") -> str:
     return f"{DONE[outcome.action]} {name}: {', '.join(facts)}"
 
 
-def describe_gain(before: int, after: int, expected: int) -> str:
+def describe_missing_gain(before: int, after: int, expected: int) -> str:
     """Return a sentence on the extents before, after and expected, for a rewrite that saved too few."""
     return f"rewritten without gain: {pluralize(before, 'extent')} before, {after:,} after, {expected:,} expected"

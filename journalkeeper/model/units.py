@@ -128,7 +128,7 @@ def spell_size(size_bytes: int) -> str:
 
 
 def format_span(span_us: int, accuracy_us: int = SECOND_US) -> str:
-    """Return a time span in at most two units, the largest that are not 0: "1h 2min", "1d 5s", "infinity", or "0".
+    """Return a time span in at most two units from y to us, the largest not 0: "1w 2d", "1d 5s", "infinity", or "0".
 
     The rest and a second unit below `accuracy_us` are cut off: 1.5 s is "1s", 0.5 s is "500ms". systemd accepts them.
     """
@@ -145,7 +145,7 @@ def format_span(span_us: int, accuracy_us: int = SECOND_US) -> str:
 
 
 def spell_time(seconds: float) -> str:
-    """Return a duration with its unit and up to three digits: "262ms", "1.05s", "12us"; from a minute on "3min 12s"."""
+    """Return a duration with up to three digits, in s, ms, us or ns: "1.05s", "12us", "0ns"; from 60 s "3min 12s"."""
     if seconds >= 60:
         return format_span(round(seconds) * SECOND_US)
     rounded = float(f"{seconds:.3g}")
@@ -194,7 +194,7 @@ class Compression(NamedTuple):
 
 
 def explain_lost_level(asked: Compression, tool: str) -> str:
-    """Return the detail for a rewrite with the mount's level: "as zstd, not zstd:3: TOOL takes no level"."""
+    """Return the detail for a rewrite without the level of `asked`: "as zstd, not zstd:3: TOOL takes no level"."""
     return f"as {asked.algorithm}, not {asked}: {tool} takes no level"
 
 

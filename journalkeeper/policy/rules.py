@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from journalkeeper.model import MIB, Kind, Past, Reason, Skip, State, Verb
-from journalkeeper.model.sentences import describe_gain
+from journalkeeper.model.sentences import describe_missing_gain
 from journalkeeper.model.units import DAY_US, MINUTE_US, format_span, pluralize, spell_size
 from journalkeeper.policy import deferral
 from journalkeeper.policy.case import Case
@@ -123,7 +123,7 @@ def veto_repeated_rewrite(case: Case) -> Skip | None:
         was = past.extents_before
         what = f"{pluralize(was, 'extent')} became {past.extents:,}" if was else "rewritten"
         return _skip(case, Reason.RECORDED, what)
-    what = describe_gain(past.extents_before, past.extents, past.extents_expected)
+    what = describe_missing_gain(past.extents_before, past.extents, past.extents_expected)
     return _skip(case, Reason.NO_GAIN, f"{what}; tried again with {missing:,} more")
 
 

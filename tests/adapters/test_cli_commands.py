@@ -313,6 +313,7 @@ def test_ctrl_c_ends_a_reading_command_with_one_line(typed: Typed) -> None:
         (NotBtrfsError("/j"), "/j: not on btrfs"),
         (KeeperError("two\nlines"), r"two\nlines"),
         (FileError("list it", "/j/\x1b", errno.EIO), r"/j/\x1b: cannot list it: Input/output error"),
+        (FileError.wrap("list it", "/j", OSError("no errno")), "/j: cannot list it: unknown error"),
         (NeedsRootError("they may be read by root only"), "defrag needs root, try sudo: they may be read by root only"),
         (PermissionError(errno.EACCES, "Permission denied", "/j"), "/j: Permission denied"),
         (OSError(errno.EIO, "Input/output error"), "Input/output error"),

@@ -133,8 +133,7 @@ def test_once_applied_it_starts_from_the_bytes_of_before() -> None:
     assert again.applied
     assert again.target_bytes == first.target_bytes
     assert dropin(again) == dropin(first)
-    given = host(*archives(ratio=6.4), storage=storage, **after)
-    assert answer(history, given) is None
+    assert answer(history, host(*archives(ratio=6.4), storage=storage, **after)) is None
 
 
 def test_journald_reads_what_the_drop_in_says() -> None:
