@@ -59,7 +59,7 @@ class Database:
     """The SQLite file at `path`, with the schema of schema.py. A writer creates a missing file and migrates an old one.
 
     A writer renames a damaged or foreign file and starts a new one. `set_aside` is then the new path of the old file,
-    otherwise None. A read-only database that does not exist is empty. One thread at a time may use the database.
+    otherwise None. A read-only database that does not exist is empty. Only the thread that opened it may use it.
 
     Raises: as `read`, because the constructor opens the file.
     """
@@ -89,8 +89,8 @@ class Database:
         A reader waits for one commit at most, however many follow. `work` must fetch all rows, because an open cursor
         blocks writers.
 
-        Raises: NeedsRootError without the permission; KeeperError if the file was locked for BUSY_S; FileError;
-        KeeperError for a read-only file that is damaged, foreign or newer, and for a number beyond 63 bits.
+        Raises: NeedsRootError without the permission; FileError for an OSError or a full disk; else KeeperError: locked
+        for BUSY_S; opened read-only and damaged, foreign or newer; a number beyond 63 bits; another error of SQLite.
         """
         with _lock_directory(self.path, fcntl.LOCK_SH) if self._read_only else nullcontext():
             return self._run_or_replace("read the history", work)
@@ -114,7 +114,7 @@ class Database:
     def _run_or_replace(self, doing: str, work: Callable[[Connection], T]) -> T:
         """Return the result of `work`. If the file is unusable, run `work` on the file opened anew.
 
-        If it still is, and can be read through, a writer renames it to "PATH.WHY-TIME" (UTC) and works on a new file.
+        If it still is, and can be read through, a writer renames only it to "PATH.WHY-TIME" (UTC) and uses a new file.
         Raises: _UnusableError; others as `_translate_error`.
         """
         with suppress(_UnusableError):
@@ -220,7 +220,7 @@ class Database:
 
 
 def _open_uri(uri: str) -> Connection:
-    """Return a connection to the database that `uri` names. Bytes that are not UTF-8 are read as surrogates."""
+    """Return a connection for this thread to the database that `uri` names. Bytes not in UTF-8 become surrogates."""
     connection = sqlite3.connect(uri, timeout=BUSY_S, isolation_level=None, uri=True)
     connection.row_factory = sqlite3.Row
     connection.text_factory = lambda data: data.decode(errors="surrogateescape")  # twice as fast as os.fsdecode
@@ -247,7 +247,7 @@ def _lock_directory(path: str, kind: int) -> Iterator[None]:
 
 
 def _translate_error(error: Exception, doing: str, path: str) -> KeeperError:
-    """Return the error to raise: _UnusableError (corrupt, moved), NeedsRootError, FileError or KeeperError."""
+    """Return the KeeperError to raise: _UnusableError (corrupt, moved), NeedsRootError, FileError (OSError, full)."""
     if isinstance(error, OSError):
         return state.wrap_error(doing, path, error)
     extended = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)

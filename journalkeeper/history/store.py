@@ -61,9 +61,9 @@ ASIDE: Final = {"newer": "was written by a newer version", "foreign": "belonged 
 
 
 class Record(Database):
-    """The history in `directory`. The directory and the file are created if necessary, unless `read_only` is given.
+    """The history in `directory`, opened at once. A writer creates what is missing, and replaces an unusable file.
 
-    A missing history that is opened `read_only` is empty. One thread at a time may use the history.
+    A missing history that is opened `read_only` is empty. Only the thread that opened the history may use it.
     Raises in every method: NeedsRootError without the permission; FileError; KeeperError if it was locked for 5 s, or
     for a damaged, foreign or newer database that was opened read-only.
     """
@@ -161,7 +161,7 @@ class Record(Database):
         return self._query_number(f"SELECT count(*) FROM outcomes WHERE {wanted}", (when_us, until_us))  # noqa: S608 - our words
 
     def list_nocow_directories(self, now_us: int) -> frozenset[str]:
-        """Return the directories on which +C was set in the last LATELY_US."""
+        """Return the directories on which +C was set later than LATELY_US before `now_us`."""
         wanted = "SELECT DISTINCT path FROM outcomes WHERE action = 'set-nocow' AND result = 'done' AND when_us > ?"
         rows = self._query(wanted, (now_us - LATELY_US,))
         return frozenset(row["path"] for row in rows if isinstance(row["path"], str))
@@ -174,10 +174,11 @@ class Record(Database):
     def store_waits(self, waits: Iterable[Wait], *, now_us: int) -> None:
         """Store those of `waits` that last an hour or have a reason in LEFT, in place of the stored ones.
 
-        A commit costs 14 I/Os: only if paths, beginnings, or reasons (of long waits or in LEFT) differ.
+        A commit costs 14 I/Os: only if paths, beginnings, or reasons (in LEFT, or of `is_long` waits) differ.
         """
 
         def select_facts(wait: Wait) -> tuple[str, int, str]:
+            """Return the path, the beginning, and the reason if it is in LEFT or the wait `is_long`, else ""."""
             return wait.path, wait.since_us, wait.reason if is_long(wait, now_us) or wait.reason in LEFT else ""
 
         kept = {one.path: one for one in waits if now_us - one.since_us >= HOUR_US or one.reason in LEFT}
@@ -187,7 +188,7 @@ class Record(Database):
         self._execute([("DELETE FROM waiting", ()), *rows])
 
     def read_counters(self) -> Counters:
-        """Return the totals since the history began, also of pruned rows: 0 if damaged, None for unknown bytes."""
+        """Return the totals since the history began, also of pruned rows: all 0 if one is damaged, None for unknown."""
         rows = self._query("SELECT * FROM ever")
         times = {row["what"]: row["times"] for row in rows}
         sums = {name: sum(row[name] for row in rows) for name in ("bytes_written", "extents_removed", "unmeasured")}
@@ -202,7 +203,7 @@ class Record(Database):
         return self._parse(Counters, "ever", known) or Counters()
 
     def _read_moments(self) -> dict[str, int]:
-        """Return the stored times by name: "installed", "clock", "confirmed". Impossible ones are missing."""
+        """Return the stored times by name: "installed", "clock", "confirmed"; without those outside 1970 to 9999."""
         rows = self._query("SELECT * FROM moments WHERE when_us BETWEEN 0 AND ?", (TIME_LIMIT_US,))
         return {row["what"]: row["when_us"] for row in rows}
 
@@ -267,7 +268,7 @@ class Record(Database):
         self._execute(statements)
 
     def _execute(self, statements: Sequence[Statement]) -> int:
-        """Execute `statements` in one transaction, and return the id of the row that the last one inserted."""
+        """Execute `statements`, at least one, in one transaction. If the last one inserts a row, return its id."""
         return self.write(lambda connection: [connection.execute(*one).lastrowid for one in statements][-1] or 0)
 
     def _parse(self, kind: type[T], table: str, row: Mapping[str, Any]) -> T | None:
@@ -311,7 +312,7 @@ class Record(Database):
 
 
 def group_inodes(files: Iterable[JournalFile], volumes: Iterable[Volume]) -> dict[int, Inodes]:
-    """Return, for the st_dev of each of `volumes`, the key of the volume and the inodes of its `files`."""
+    """Return, by st_dev, the key (UUID, subvolume) of each of `volumes` and the inodes of its `files`, [] if none."""
     found: dict[int, Inodes] = {one.device: ((one.uuid, one.subvolume), []) for one in volumes}
     for file in files:
         if file.device in found:
