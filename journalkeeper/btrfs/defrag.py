@@ -47,7 +47,7 @@ def defrag_range(fd: int, offset: int, length: int, *, compress: Compression | N
 
     Raises: ValueError for an empty range, which the kernel would take as the rest of the file; OSError: EPERM no right
     to write; EROFS; ENOSPC; EINVAL `offset` at or behind the end of the file; ETXTBSY a swap file; EAGAIN a signal came
-    before anything was done; ENOTTY not btrfs; EINVAL or EOPNOTSUPP a level without HAS_LEVELS.
+    before anything was done; ENOTTY not btrfs; EINVAL or EOPNOTSUPP `compress.level` without HAS_LEVELS.
     """
     if length <= 0:
         raise ValueError(f"the length of a range to defragment must be positive, not {length}")

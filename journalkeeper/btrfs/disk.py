@@ -112,8 +112,8 @@ def _measure_or_ask(question: bytes, fd: int, path: str) -> int | None:
 def main() -> int:
     """Answer the question on standard input, a connection that a socket unit with Accept=yes passes.
 
-    The question is a byte of QUESTIONS with a descriptor. The answer is a number as text, or "None" without
-    CAP_SYS_ADMIN. Print an OSError and return 1, else return 0.
+    The question is a byte of QUESTIONS with a descriptor, without which there is no answer. The answer is a number as
+    text, or "None" without CAP_SYS_ADMIN. Print an OSError and return 1, else return 0. Raises: KeyError: another byte.
     """
     try:
         with socket.socket(fileno=os.dup(0)) as connection:

@@ -39,9 +39,9 @@ def _mark_beginnings(fd: int, *, sync: bool) -> Iterator[tuple[list[Extent], lis
 
 
 def _place_dirty_page(rows: list[Extent], number: int) -> Extent:
-    """Place a DELALLOC row where it continues its neighbour: the next, or else the previous row without a hole between.
+    """Return the DELALLOC row `number`, placed to continue the next row or, if none follows directly, the previous one.
 
-    Return the row as it is without such a neighbour, or if that is shared.
+    It is returned as it is without an adjacent row in `rows`, or if the row that it would continue is shared.
     """
     row = rows[number]
     for one in (*rows[number + 1 : number + 2], *rows[max(0, number - 1) : number]):
@@ -52,11 +52,11 @@ def _place_dirty_page(rows: list[Extent], number: int) -> Extent:
 
 
 def survey(fd: int, *, sync: bool, per_mib: bool = False) -> Extents:
-    """Return the number of extents of `fd` and its bytes of each kind.
+    """Return the number of extents of `fd` and its bytes of each kind, and with `per_mib` the three tuples by MiB.
 
-    `total` includes extents behind the end of the file; all other numbers end there. Compressed and shared bytes are
-    also part of the data bytes, or of the unwritten bytes. The numbers by MiB are () without `per_mib`, and for files
-    larger than MAX_FILE_BYTES, because of the memory.
+    Only `total` includes extents behind the end of the file. Compressed and shared bytes are also part of the data
+    bytes, or of the unwritten bytes. The tuples (begun, left, shared bytes) go up to the last MiB in which an extent
+    begins. They are () without `per_mib`, and for files larger than MAX_FILE_BYTES, because of the memory.
 
     Raises: as `fiemap.map_batches`.
     """
@@ -104,7 +104,7 @@ def _sum_bytes_with(bytes_by_flags: Counter[int], flag: int) -> int:
 
 
 def list_stretches(fd: int, *, sync: bool) -> tuple[Stretch, ...]:
-    """Return, for each MiB of the file, the bytes of each kind and the number of extents that begin there.
+    """Return, for each MiB of the file, the bytes of each kind and of holes, and the number of extents that begin.
 
     The result is () for files larger than MAX_FILE_BYTES. Raises: as `survey`.
     """

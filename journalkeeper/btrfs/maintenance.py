@@ -28,7 +28,7 @@ PAUSED = " paused"
 def find_maintenance(uuid: str, *, sysfs: str = SYSFS, scrubs: str = SCRUBS) -> str:
     """Return the name of an operation that runs on the volume, or "" if none runs or no file can be read.
 
-    It is one of the kernel's names, such as "balance", or else "scrub". A paused balance does not count.
+    It is a kernel's name ("balance", unless paused), or "scrub" with its socket and a fresh status (SCRUB_FRESH_S).
     """
     with suppress(OSError), open(f"{sysfs}/{uuid}/exclusive_operation", encoding="ascii") as file:
         operation = file.read().strip()

@@ -151,10 +151,10 @@ def require_btrfs(fd: int, path: str) -> None:
 
 
 def read_volume(fd: int) -> Volume:
-    """Return the volume that contains the directory `fd`, with its present free space. Call `require_btrfs` first.
+    """Return the volume that contains the directory `fd`, without its load and snapshots. Call `require_btrfs` first.
 
-    The profile is that of most data by chunk sizes. A missing device adds no unallocated space. Raises: OSError: ENOTTY
-    not on btrfs; or the kernel's error if the volume itself fails.
+    Free bytes are those in chunks; unallocated bytes are apart, raw, without missing devices. The profile is that of
+    most data by chunk sizes. Raises: OSError: ENOTTY not on btrfs; or the kernel's error if the volume itself fails.
     """
     uuid, max_id = read_fs_info(fd)
     spaces = read_space_info(fd)
@@ -260,7 +260,7 @@ def has_subvolume(directory: str, path: str) -> bool:
 def find_subvolume(directory: str, uuid: bytes) -> str | None:
     """Return the path ("@/log") from the top of the volume of `directory` to the subvolume with this UUID, or None.
 
-    Raises: OSError: EPERM without CAP_SYS_ADMIN; ENOTTY not on btrfs.
+    The top itself is not found. Raises: OSError: EPERM without CAP_SYS_ADMIN; ENOTTY not on btrfs.
     """
     every = btrfsutil.SubvolumeIterator(directory, top=FS_TREE_OBJECTID, info=True)
     return next((place for place, info in every if info.uuid == uuid), None)

@@ -69,6 +69,7 @@ def read_assignments(name: str, *, root: str = "/", subdir: str = "systemd") -> 
 
 
 def _parse_if_exists(file: str) -> list[Assignment] | None:
+    """Return `parse_file(file)`, or None if it is missing (ENOENT, ENOTDIR). Raises: FileError for other errors."""
     try:
         return parse_file(file)
     except FileError as error:
@@ -141,7 +142,7 @@ def parse(data: bytes, file: str) -> list[Assignment]:
 
 
 def _decode_line(raw: bytes) -> tuple[str, str]:
-    """Return a line's text without blanks around it, "" if it is too long; and the rule that it breaks, or ""."""
+    """Return a line's text without blanks around it, and "" or the broken rule: length (text ""), UTF-8 (escaped)."""
     if len(raw) >= MAX_LINE_BYTES:
         return "", f"a line is shorter than {MAX_LINE_BYTES} bytes"
     try:
@@ -151,7 +152,7 @@ def _decode_line(raw: bytes) -> tuple[str, str]:
 
 
 def _parse_section(text: str, before: str) -> tuple[str, str]:
-    """Return the section's name in a header line, or the section `before`, and the problem or ""."""
+    """Return the name in a section header ("" for "[]") and "", or `before` and the problem: no "]", an unsafe name."""
     if not text.endswith("]"):
         return before, "a section header is [NAME]"
     if _UNSAFE_IN_SECTION.search(text):
@@ -160,9 +161,9 @@ def _parse_section(text: str, before: str) -> tuple[str, str]:
 
 
 def _join_lines(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield the number of the last part and the text of each line except comments, with continued lines joined.
+    """Yield the number of the last part and the text of each line, also if it is blank, except comments.
 
-    A comment between two parts does not end the line. A blank line or the end of the file ends it.
+    An odd number of backslashes at the end joins the next line that is no comment, with a blank for the last one.
     """
     data = data.removeprefix(_BOM)
     pending: bytes | None = None

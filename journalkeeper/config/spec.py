@@ -47,7 +47,7 @@ UNITS = {
 class Spec(NamedTuple):
     """The description of a directive, in the annotation of its field.
 
-    `low` and `high` are the limits of the value in the field's unit; `endless` permits "infinity", which is None.
+    `low` and `high` limit the value in the field's unit; without `high` neither does. `endless`: "infinity" is None.
     """
 
     name: str
@@ -81,7 +81,7 @@ class Spec(NamedTuple):
         return str(value)
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Return pydantic's schema for the field: our `read` converts text, then pydantic checks type and range."""
+        """Return pydantic's schema for the field: `read` converts texts and lists, pydantic checks type and range."""
 
         def read_if_text_or_list(given: object) -> object:
             return self.read(given) if isinstance(given, str | list) else given

@@ -99,7 +99,7 @@ def _explain_unknown(line: Assignment) -> str:
 def _validate_lines(lines: dict[Directive, list[Assignment]]) -> tuple[Config, list[Problem]]:
     """Return the configuration that the valid lines give together, and a problem for each other line.
 
-    Each line is first validated alone, as only some lines of a list of paths may be wrong. Pairs are not compared.
+    Each line (none is empty) is validated alone, as only some of a list of paths may be wrong. Pairs are not compared.
     """
     problems: list[Problem] = []
     good: dict[Directive, list[Assignment]] = {}

@@ -50,7 +50,7 @@ def _parse_days(word: str) -> set[int]:
 
 
 def find_weekly_end(now_us: int, spans: str) -> datetime | None:
-    """Return when the weekly `spans` of now end, a whole minute as naive local time; None outside of them.
+    """Return when the weekly `spans` of now end, a whole minute as naive local time; None outside of them or for "".
 
     Each minute is looked up by the wall clock, so that a switch to or from summer time needs no rule.
     """

@@ -113,7 +113,7 @@ def _lock_file(descriptor: int, path: str) -> None:
 
 
 def require_regular(path: str) -> None:
-    """Raise KeeperError unless `path` is a regular file, a link to one, or missing. Opening a FIFO can hang."""
+    """Raise KeeperError if `path` exists, links followed, and is no regular file: a FIFO can hang. Raises: OSError."""
     with suppress(FileNotFoundError):
         if not stat.S_ISREG(os.stat(path).st_mode):
             raise KeeperError(f"{path}: not a regular file; remove it")

@@ -188,7 +188,7 @@ class Record(Database):
         self._execute([("DELETE FROM waiting", ()), *rows])
 
     def read_counters(self) -> Counters:
-        """Return the totals since the history began, also of pruned rows: all 0 if one is damaged, None for unknown."""
+        """Return the totals, also of pruned rows; all 0 if one is damaged. Reclaimed bytes: None if never measured."""
         rows = self._query("SELECT * FROM ever")
         times = {row["what"]: row["times"] for row in rows}
         sums = {name: sum(row[name] for row in rows) for name in ("bytes_written", "extents_removed", "unmeasured")}
@@ -246,7 +246,7 @@ class Record(Database):
         return self._parse_all(Totals, "totals", self._query_between("totals"))
 
     def prune(self, now_us: int, keep_us: int, files: Iterable[Inodes] = (), *, max_rows: int | None = None) -> None:
-        """Delete rows older than `keep_us`, and the oldest runs, outcomes and counts beyond `max_rows` of each.
+        """Delete rows older than `keep_us`, and runs, outcomes and counts beyond the newest `max_rows`, unless None.
 
         Ages count from the confirmed clock, which the call first updates; without one, no row is too old. The past of
         a file that was among `files` within `keep_us` stays, so that no archive is rewritten twice.
