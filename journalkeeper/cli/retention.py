@@ -33,7 +33,7 @@ from journalkeeper.journald import conf
 from journalkeeper.model.errors import KeeperError, UsageError
 from journalkeeper.model.schema import Inline
 from journalkeeper.observe.machine import OURS, RETENTION
-from journalkeeper.report.retention import Retention, describe_retention, dropin, retention
+from journalkeeper.report.retention import Retention, describe_retention, format_dropin, propose_retention
 from journalkeeper.whole_file import write_whole
 
 ACTIVATION: Final = "systemctl reload-or-restart systemd-journald makes journald apply it."
@@ -71,7 +71,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
         return 0
     context.read_config()  # a wrong one ends the command
     evidence = gather(context, Wanted(args.directory, entries=0, since_us=context.now_us))
-    found = supply(retention, evidence)
+    found = supply(propose_retention, evidence)
     if isinstance(found, Unknown):
         raise KeeperError(f"the retention is unknown: {found.why}")
     changed, sentences = False, [describe_retention(found)]
@@ -92,7 +92,7 @@ def _write_dropin(found: Retention, evidence: Evidence) -> bool:
         raise KeeperError(f"the state of journalkeeper's units is unknown: {evidence.units.why}")
     if not any(unit.name in OURS and unit.active == "active" for unit in evidence.units):
         raise KeeperError("no running unit compresses the archives: first systemctl enable --now journalkeeper.service")
-    text = dropin(found)
+    text = format_dropin(found)
     changes = not os.path.exists(RETENTION) or Path(RETENTION).read_text(errors="replace") != text
     if changes:
         os.makedirs(os.path.dirname(RETENTION), exist_ok=True)

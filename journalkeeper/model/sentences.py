@@ -46,7 +46,7 @@ def describe_outcome(outcome: Outcome, name: str = "") -> str:
     """Return the sentence for an outcome: "compressed NAME: 3.7 MiB to 576 KiB on disk, 3,046 to 46 extents, DETAIL",
     "did not (or failed to) compress NAME (REASON): DETAIL", or "NAME: DETAIL" of a rewrite without gain.
 
-    `name` replaces the short name of the file, or the path of the directory. Names and details are not escaped.
+    `name` replaces the file's short name or a directory's path. +C and rotations have other facts. Nothing is escaped.
     """
     directory = outcome.action is Verb.SET_NOCOW
     name = name or (outcome.path if directory else shorten_path(outcome.path))

@@ -77,7 +77,7 @@ class Chart(NamedTuple):
     def labels(self) -> list[tuple[float, str, str]]:
         """At most LABELS tuples of the middle of a column in percent, CSS classes and the column's time.
 
-        They are evenly spread from the first column to the last. Free columns have none. `times` must not be empty.
+        They are evenly spread over all `columns`, but those of free columns are left out. `times` must not be empty.
         """
         last, form = self.columns - 1, _choose_time_format(self.times)
         chosen = sorted({last * part // (LABELS - 1) for part in range(LABELS)})
@@ -147,7 +147,7 @@ def _describe_omission(number: int, noun: str) -> list[str]:
 
 
 def _choose_levels(high: float, unit: str = "") -> tuple[tuple[float, str], ...]:
-    """Return about four round heights with their labels, from 0 to at least `high`; without a unit, whole numbers."""
+    """Return about four round heights with labels, 0 to at least `high` (only 0 for 0), whole numbers without unit."""
     step = max(high, 1e-6) / 4
     power = 10.0 ** (ceil(log10(step)) - 1)
     size = next(power * times for times in (1, 2, 5, 10) if power * times >= step * 0.999)
@@ -156,7 +156,7 @@ def _choose_levels(high: float, unit: str = "") -> tuple[tuple[float, str], ...]
 
 
 def _choose_time_format(times: Sequence[int]) -> Callable[[int], str]:
-    """Return the function that labels sorted `times`: by the day if they span over four days, else to the minute."""
+    """Return format_day if the sorted `times`, at least one, span over four days, else format_axis_time."""
     return format_day if times[-1] - times[0] > 4 * DAY_US else format_axis_time
 
 
@@ -166,7 +166,7 @@ def _divide(low_us: int, high_us: int, most: int) -> range:
 
 
 def _group_by_time(times: range, rows: Iterable[T]) -> list[list[T]]:
-    """Return a list for each span that begins at `times`, with its rows in their order. Rows outside are left out."""
+    """Return a list for each span that begins at `times`, with its rows in order, without those outside of `times`."""
     found: list[list[T]] = [[] for _ in times]
     for row in rows:
         if times.start <= row.when_us < times.stop:
@@ -181,7 +181,7 @@ def draw_boots(journal: Journal, evidence: Evidence) -> Figure:
     """Return the chart of the newest MOST_BOOTS boots: the userspace time of each, and the part of the journal's flush.
 
     A mark shows the first boot after the history began. The table has the newest MOST_ROWS boots, and a note counts
-    boots without a duration. Without boots, the figure has only a sentence.
+    boots without a duration. Wrong dates are shown. Without boots, the figure has only a sentence.
     """
     record = None if isinstance(evidence.record, Unknown) else evidence.record
     shown = sorted(journal.boots, key=lambda boot: boot.first_us)[-MOST_BOOTS:]
@@ -241,8 +241,10 @@ def _describe_median(times_s: Sequence[float | None]) -> str:
 
 
 def draw_extents(record: Recorded, evidence: Evidence) -> Figure:
-    """Return the chart of extents until the present look, their ideal number, and the time of each rewrite. A span
-    shows its highest counts, or repeats the last ones. Without plausible counts, the figure has only a sentence.
+    """Return the chart of extents until the present look, their ideal number, and the time of each rewrite or rotation.
+
+    A span shows its highest counts, or repeats the last ones. The table has at most MOST_ROWS times, at equal steps
+    back from the newest. Without plausible counts, the figure has only a sentence.
     """
     look, now_us = evidence.look, evidence.now_us
     files = [] if isinstance(look, Unknown) else [file for file in look.host.files if file.problem is None]
@@ -278,6 +280,7 @@ def draw_extents(record: Recorded, evidence: Evidence) -> Figure:
 
 
 def _tabulate_totals(one: Totals) -> tuple[str, ...]:
+    """Return a row: the time, all extents, ideal ones, those of active files, and the number of files."""
     counts = (one.extents, one.ideal_extents, one.active_extents, one.files)
     return format_minute(one.when_us), *(f"{count:,}" for count in counts)
 
@@ -329,7 +332,7 @@ def draw_intake(journal: Journal, now_us: int) -> Figure:
 
 
 def _tabulate_spans(kept: Sequence[Intake]) -> Iterator[tuple[str, ...]]:
-    """Yield a row for each of MOST_ROWS equal spans with waits, the newest first. `kept` must be sorted, not empty."""
+    """Yield (time, number, 3 waits, unit) of MOST_ROWS spans with waits, last first. `kept` is sorted, not empty."""
     times = _divide(kept[0].when_us, kept[-1].when_us, MOST_ROWS)
     for at, some in reversed([*zip(times, _group_by_time(times, kept), strict=True)]):
         if some:

@@ -87,7 +87,7 @@ def history(look: Look, storage: Storage) -> Answers:
     directories. Otherwise it gives advice if the history could be at least 1.5 times as long. It finds nothing if
     the gain is smaller, or if the drop-in of `journalkeeper retention --apply` exists.
     """
-    found = retention(look, storage)
+    found = propose_retention(look, storage)
     if isinstance(found, Unknown):
         yield found
     elif found.proposed_us >= WORTH * found.kept_us and not found.applied:
@@ -106,7 +106,7 @@ def describe_retention(found: Retention) -> str:
     return f"{now}; {limits} would keep about {then}{binds}."
 
 
-def retention(look: Look, storage: Storage) -> Retention | Unknown:
+def propose_retention(look: Look, storage: Storage) -> Retention | Unknown:
     """Return the present and the proposed retention of the main journal, or Unknown as the check `history`."""
     main = [one for one in look.host.instances if not one.namespace and one.rotatable]
     if not main:
@@ -133,13 +133,13 @@ def compute_bytes_per_day(instance: Instance, files: Sequence[JournalFile]) -> f
 
 
 def _has_plausible_span(file: JournalFile, instance: Instance) -> bool:
-    """Return whether the times are known, in order, and at most max(MaxFileSec=, MONTH_US) apart (0: no limit)."""
+    """Return whether the times are known, in order, and, unless MaxFileSec= is 0, at most max(it, MONTH_US) apart."""
     longest_us = max(instance.max_file_us, MONTH_US) if instance.max_file_us else INFINITY_US
     return file.head_time_us > 0 and 0 <= file.tail_time_us - file.head_time_us <= longest_us
 
 
 def _measure_coverage(files: Sequence[JournalFile]) -> int:
-    """Return the time that files cover together, with the gaps of at most GAP_US between them."""
+    """Return the time that files of plausible times cover together, with the gaps of at most GAP_US between them."""
     covered_us, end_us = 0, -GAP_US
     for head_us, tail_us in sorted((file.head_time_us, file.tail_time_us) for file in files):
         begin_us = max(head_us, end_us) if head_us - end_us > GAP_US else end_us
@@ -149,7 +149,7 @@ def _measure_coverage(files: Sequence[JournalFile]) -> int:
 
 
 def _compute_mean_archive_bytes(files: Sequence[JournalFile]) -> float:
-    """Return the mean allocated size of the archives in `files`, 0.0 without archives."""
+    """Return the mean allocated size of the archives, all files but active ones; 0.0 without archives."""
     sizes = [file.allocated_bytes for file in files if file.kind is not Kind.ACTIVE]
     return sum(sizes) / len(sizes) if sizes else 0.0
 
@@ -181,7 +181,7 @@ def _make_retention(
     active = sum(file.allocated_bytes for file in files if file.kind is Kind.ACTIVE)
     taken = sum(file.allocated_bytes for file in files)
     mean = _compute_mean_archive_bytes(files)
-    target_bytes, file_bytes = before or (min(use, _room_bytes(instance, files)), 0)
+    target_bytes, file_bytes = before or (min(use, _compute_room_bytes(instance, files)), 0)
     file_bytes = file_bytes or largest
     share = min(file_bytes / target_bytes / FILES_GROWTH, 1 / 4)  # of one file in all
     size = max(file_bytes, _round_down(round(share * target_bytes * ratio / (1 + 2 * share * (ratio - 1)))))
@@ -190,7 +190,7 @@ def _make_retention(
     needed = round(proposed / mean * FILES_SPARE) + 1
     # compacting the archives frees space, which SystemKeepFree= then leaves to the journal
     grown = max(0, available + (taken - active) / ratio - keep_free) * ratio + active
-    present = find_limit(instance, use, _room_bytes(instance, files), instance.system_max_files * mean, rate)
+    present = find_limit(instance, use, _compute_room_bytes(instance, files), instance.system_max_files * mean, rate)
     after = find_limit(instance, proposed, grown, max(needed, instance.system_max_files) * mean, rate)
     return Retention(
         target_bytes=target_bytes,
@@ -211,8 +211,8 @@ def _make_retention(
     )
 
 
-def _room_bytes(instance: Instance, files: Sequence[JournalFile]) -> int:
-    """Return the bytes that the journal may take by SystemKeepFree=: those of its present files, and what is left.
+def _compute_room_bytes(instance: Instance, files: Sequence[JournalFile]) -> int:
+    """Return the bytes that the journal may take by SystemKeepFree=: those of `files`, and the free space beyond it.
 
     Source: systemd 257, journald-server.c, determine_space.
     """
@@ -243,14 +243,14 @@ def summarize_history(instance: Instance, files: Iterable[JournalFile]) -> Histo
     """Return the history in the readable `files` of the instance, its limit and its next deletion.
 
     journald counts allocated bytes, and deletes the oldest archive beyond the first limit that is reached.
-    `max_use_bytes` is SystemMaxUse=, or the space that SystemKeepFree= leaves if that is less.
+    `max_use_bytes` is SystemMaxUse= (None: unknown, 0: off), or the room that SystemKeepFree= leaves if less.
 
     Source: journald.conf(5); systemd 252, journal-vacuum.c.
     """
     files = [file for file in files if file.directory == instance.directory and file.problem is None]
     every, use, known = Sums.of(files), instance.system_max_use_bytes, compute_bytes_per_day(instance, files)
     rate = None if isinstance(known, Unknown) else known
-    room = _room_bytes(instance, files) if instance.available_bytes is not None else INFINITY_US
+    room = _compute_room_bytes(instance, files) if instance.available_bytes is not None else INFINITY_US
     limit = find_limit(instance, use or 0, room, instance.system_max_files * _compute_mean_archive_bytes(files), rate)
     return HistorySpan(
         directory=instance.directory,
@@ -275,8 +275,8 @@ def _foresee_deletion(
 ) -> dict[str, Any]:
     """Return the fields of a HistorySpan about the next deletion, and about files that were ended early.
 
-    Both are missing without archives, an active file or SystemMaxFileSize=. The time supposes that the active file
-    becomes full. It needs `rate`, and is missing with several active files or MaxRetentionSec=.
+    Both are missing without archives, an active file or SystemMaxFileSize=, the deletion also without a limit. The time
+    supposes that the active file becomes full. It needs `rate`, one active file only, and no MaxRetentionSec=.
     """
     largest = instance.system_max_file_size_bytes
     archives = sorted((one for one in files if one.kind is not Kind.ACTIVE), key=lambda one: one.head_time_us)
@@ -299,8 +299,8 @@ def _foresee_deletion(
     return found
 
 
-def dropin(found: Retention) -> str:
-    """Return the text of the drop-in for journald with the proposed limits.
+def format_dropin(found: Retention) -> str:
+    """Return the drop-in for journald with the proposed SystemMaxUse=, SystemMaxFileSize= and SystemMaxFiles=.
 
     A comment contains the disk usage aimed at, which `journald.conf.parse_target` reads.
     """

@@ -48,7 +48,7 @@ def choose_height(extents: int, length: int) -> int:
 
 
 def choose_letter(part: Stretch) -> str:
-    """Return the letter for the kind of data that has the most bytes in `part`; a space for a part of length 0."""
+    """Return the letter of the kind, also "h" for holes, with the most bytes in `part`; a space if its length is 0."""
     return KINDS[max(KINDS, key=lambda field: getattr(part, field))][0] if part.length else " "
 
 
@@ -61,7 +61,7 @@ def merge_stretches(parts: Sequence[Stretch], columns: int) -> list[Stretch]:
 def draw_picture(parts: Sequence[Stretch], width: int) -> list[str]:
     """Return the lines of a file's picture: extents per MiB, the most frequent kind of data below, and a key.
 
-    The picture has at most `width` columns, blank above holes. The lines of the key can be longer. There must be parts.
+    The picture has at most `width` columns, blank above the "h" of holes. The key can be wider. There must be parts.
     """
     columns, whole = merge_stretches(parts, width), _sum(parts)
     drawn = "".join(
@@ -160,7 +160,7 @@ def describe_change(decided: Decision, window: Window | None, now_us: int) -> st
 
 
 def explain_file(story: Story, width: int) -> list[Lines]:
-    """Return the blocks that `explain` shows about a file. The picture has at most `width` columns."""
+    """Return the blocks of `explain`: path, facts, picture within `width` ([] if unknown), and cost, past, plan."""
     file = story.file
     chart = [("  ", line) for line in draw_picture(story.picture, width - 2)] if story.picture else []
     extents = f"{file.extents.total:,}, where {file.ideal_extents:,} would be ideal"
@@ -172,7 +172,7 @@ def explain_file(story: Story, width: int) -> list[Lines]:
 
 
 def name_facts(rows: Sequence[tuple[str, str]]) -> Lines:
-    """Return the texts of (name, text) rows, each with its name in a margin, which is blank below an equal name."""
+    """Return (head, text) for each (name, text): the head is "NAME: ", right-aligned, and blank below an equal name."""
     heads = ["" if row and rows[row - 1][0] == name else f"{name}:" for row, (name, _) in enumerate(rows)]
     return [(f"{head:>9} ", text) for head, (_, text) in zip(heads, rows, strict=True)]
 
@@ -188,7 +188,7 @@ def _describe_kind(file: JournalFile) -> str:
 
 
 def _describe_size(file: JournalFile) -> str:
-    """Return the size, the allocated size if it differs, the disk space, and the number and times of the entries."""
+    """Return the size, the allocated size if it differs, the disk space, and the number and times of any entries."""
     disk = UNKNOWN if file.disk_bytes is None else spell_size(file.disk_bytes)
     size, allocated = spell_size(file.size_bytes), spell_size(file.allocated_bytes)
     said = f"{size}{f', {allocated} allocated' if allocated != size else ''}, {disk} on disk"
@@ -208,7 +208,7 @@ def _describe_read_cost(story: Story) -> str:
 
 
 def describe_past(story: Story) -> list[str]:
-    """Return sentences on the MOST_PAST newest actions and the growth of the file's extents, or why there are none."""
+    """Return sentences on the MOST_PAST newest actions, newest first, on older ones and the extents, or why none."""
     if story.past is None:
         return [f"{UNKNOWN}: {escape(story.unknown['past'])}"]
     newest = story.past[: -MOST_PAST - 1 : -1]
@@ -315,7 +315,7 @@ class DirectoriesAnswer(NamedTuple):
 
 
 def explain_directory(place: DirectoryAnswer, unknown: Mapping[str, str]) -> list[Lines]:
-    """Return the blocks that `explain` shows: the path, and rows on journald, the files, their history and the plan."""
+    """Return the blocks of `explain`: the path, and rows on journald, files, history, plan or unknown["decision"]."""
     one, every = place.instance, place.files
     who = f"that of namespace {escape(one.namespace)}" if one.namespace else "this host's own writes here"
     who = f"{who}; it can be asked to rotate files" if one.rotatable else "none here can be asked to rotate"
@@ -334,7 +334,7 @@ def explain_directory(place: DirectoryAnswer, unknown: Mapping[str, str]) -> lis
 
 
 def _describe_storage_and_sync(instance: Instance) -> str:
-    """Return Storage= and SyncIntervalSec=, which may be never, and whether new files are NOCOW."""
+    """Return Storage= and SyncIntervalSec= ("never" if infinity), and whether new files are NOCOW."""
     synced = "never" if instance.sync_interval_us == INFINITY_US else format_span(instance.sync_interval_us, 1000)
     form = "new files are NOCOW" if instance.nocow else "new files are copy on write"
     return f"Storage={escape(instance.storage)}, SyncIntervalSec={synced}, {form}"

@@ -13,7 +13,7 @@ UNKNOWN: Final = "unknown"
 
 
 def format_minute(time_us: int) -> str:
-    """Return a local time to the minute: "2026-11-21 10:00". Return "unknown" before 1970 or after the year 9999."""
+    """Return a local time to the minute: "2026-11-21 10:00"; "unknown" if negative or not below TIME_LIMIT_US."""
     return _format_local_time(time_us, "%Y-%m-%d %H:%M")
 
 
@@ -23,17 +23,17 @@ def format_moment(time_us: int) -> str:
 
 
 def format_day(time_us: int) -> str:
-    """Return the local day: "2026-11-21". Return "unknown" before 1970 or after the year 9999."""
+    """Return the local day: "2026-11-21"; "unknown" as for `format_minute`."""
     return _format_local_time(time_us, "%Y-%m-%d")
 
 
 def format_axis_time(time_us: int) -> str:
-    """Return local day and time without the year, for an axis: "11-21 10:00"; "unknown" as for `format_day`."""
+    """Return local day and time without the year, for an axis: "11-21 10:00"; "unknown" as for `format_minute`."""
     return _format_local_time(time_us, "%m-%d %H:%M")
 
 
 def _format_local_time(time_us: int, form: str) -> str:
-    """Return the local time by strftime(3), or UNKNOWN outside of 1970 to TIME_LIMIT_US."""
+    """Return the local time by strftime(3), or UNKNOWN if it is negative or not below TIME_LIMIT_US."""
     if not 0 <= time_us < TIME_LIMIT_US:
         return UNKNOWN
     return datetime.fromtimestamp(time_us // SECOND_US).strftime(form)

@@ -14,7 +14,8 @@ from journalkeeper.journald import conf
 from journalkeeper.model import GIB, KIB, MIB, JournalFile, Kind
 from journalkeeper.model.manager import Finding
 from journalkeeper.model.units import DAY_US, format_exact, parse_size
-from journalkeeper.report.retention import Retention, describe_retention, dropin, history, retention, summarize_history
+from journalkeeper.report import retention
+from journalkeeper.report.retention import Retention, describe_retention, format_dropin, history, summarize_history
 from tests.evidence import STORAGE, archives, evidence, limits, look
 from tests.hosts import DIRECTORY, NOW_US, file, instance
 
@@ -30,13 +31,13 @@ def kept(*, ratio: float = 6.4, hours: int = 24, count: int = 8, storage: Storag
 
 
 def known(given: Evidence) -> Retention:
-    found = supply(retention, given)
+    found = supply(retention.propose_retention, given)
     assert isinstance(found, Retention)
     return found
 
 
 def why_unknown(given: Evidence) -> str:
-    found = supply(retention, given)
+    found = supply(retention.propose_retention, given)
     assert isinstance(found, Unknown)
     return found.why
 
@@ -120,25 +121,24 @@ def test_a_limit_of_files_is_raised_with_the_other() -> None:
 
 @pytest.mark.parametrize(("ratio", "said"), [(1.5, False), (6.0, True)])
 def test_a_longer_history_is_advised_where_it_is_half_as_long_again(ratio: float, *, said: bool) -> None:
-    found = answer(history, host(*archives(ratio=ratio)))
-    assert isinstance(found, Finding) is said
+    assert isinstance(answer(history, host(*archives(ratio=ratio))), Finding) is said
 
 
 def test_once_applied_it_starts_from_the_bytes_of_before() -> None:
     """Otherwise each --apply would multiply the limit again."""
     first = kept()
-    storage = STORAGE._replace(retention=conf.parse_target(dropin(first)))
+    storage = STORAGE._replace(retention=conf.parse_target(format_dropin(first)))
     after = {"system_max_use_bytes": first.proposed_use_bytes, "system_max_file_size_bytes": first.max_file_bytes}
     again = kept(storage=storage, **after)
     assert again.applied
     assert again.target_bytes == first.target_bytes
-    assert dropin(again) == dropin(first)
+    assert format_dropin(again) == format_dropin(first)
     assert answer(history, host(*archives(ratio=6.4), storage=storage, **after)) is None
 
 
 def test_journald_reads_what_the_drop_in_says() -> None:
     found = kept()
-    rows = conffiles.parse(dropin(found).encode(), "retention.conf")
+    rows = conffiles.parse(format_dropin(found).encode(), "retention.conf")
     assert [row.problem for row in rows] == ["", "", ""]
     settings = conf.from_assignments(rows)
     assert settings.system_max_use_bytes == found.proposed_use_bytes
