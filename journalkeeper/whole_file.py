@@ -72,10 +72,7 @@ def open_directory(doing: str, path: str) -> Iterator[int]:
 
 
 def require_root_only(directory: str) -> None:
-    """Raise KeeperError, for root, if another user could exchange the files that root makes in `directory`.
-
-    Raises: also OSError: ENOENT.
-    """
+    """Raise OSError if `directory` does not exist. For root, also raise KeeperError if `find_stranger` finds one."""
     os.stat(directory)
     if os.geteuid() == 0 and (stranger := find_stranger(directory)):
         raise KeeperError(f"{directory}: {stranger}: name a directory of root's, such as /var/tmp")

@@ -41,7 +41,7 @@ SKIPPING: Final = frozenset({Reason.VANISHED, Reason.SWAPFILE, Reason.CHANGED, R
 
 
 class Turn:
-    """The state of one action: the file before and after it, at first as planned, and the expected extents."""
+    """One action's state: the file before and after, at first as planned without disk bytes, and expected extents."""
 
     def __init__(self, action: Action) -> None:
         target = action.target
@@ -74,7 +74,7 @@ class Turn:
 
 
 def execute(action: Action, pace: Pace) -> Done:
-    """Execute `action` at `pace` and return its outcome, also for Refused, Failed and OSError."""
+    """Execute `action`. Return its outcome: skipped for Refused and SKIPPING, failed for Failed and other OSErrors."""
     began = time.monotonic()
     turn = Turn(action)
     result, reason, detail = Result.DONE, action.reason, action.detail
@@ -188,9 +188,9 @@ def _make_durable(held: VerifiedFile, pace: Pace) -> None:
 
 
 def _has_its_name(held: VerifiedFile) -> bool:
-    """Return whether the path still leads to the file or its copy. journald may rename an active file in its directory.
+    """Return whether the path leads to the file or its copy. journald renames active files: st_nlink > 0 is enough.
 
-    Raises: OSError: ENOENT the path does not exist, or its directory if the file is active.
+    Its directory must keep its path. Raises: OSError: ENOENT no such path, or no such directory of an active file.
     """
     status, path = os.fstat(held.fd), held.file.path
     if held.file.kind is Kind.ACTIVE:
@@ -202,7 +202,7 @@ def _has_its_name(held: VerifiedFile) -> bool:
 def _read_found(held: VerifiedFile, *, mapped: bool) -> Found:
     """Return inode, size, mtime, extents and disk bytes; the disk bytes are None if they cannot be measured.
 
-    If the file is not `mapped`, its extents are those of the look, or the rows of its map if they are fewer: journald
+    If the file is not `mapped`, its extents are those of the look, or its rows now (`count_rows`) if fewer: journald
     would wait for the map. An active file is not synced, because journald did not choose such a flush. Its disk bytes
     need CAP_SYS_ADMIN: the measuring unit takes 0.2 s for an answer, and the flush window could close meanwhile.
     """

@@ -80,7 +80,7 @@ def compact(held: VerifiedFile, action: Action, pace: Pace) -> tuple[int, bool]:
     Return the expected number of extents, and whether all data moved that should (`_find_left`), also after an early
     end. The inode flags are restored, also after an error. The mtime stays, and the ctime changes.
 
-    Raises: as `free_unwritten` and `defragment`; OSError with EIO if a block could not be read.
+    Raises: as `free_unwritten` and `defragment`; as `read_through`, called if data is left or extents exceed WORSE.
     """
     flags, compression = inode.get_flags(held.fd), parse_compression(action.compress)
     free_unwritten(held, pace)
@@ -114,7 +114,7 @@ def _find_left(fd: int, action: Action, expected: int, before: array[int], exten
     """Return (offset, length) of the data that should have moved, but has the same place as in `before`.
 
     `before` has four numbers per Extent: 32 bytes instead of 300, because a file can have a million extents. Without
-    compression the kernel keeps long extents on purpose, so nothing is left if `extents` is low enough, except PINNED.
+    compression the kernel keeps long extents: nothing is left if `extents` shows a gain, unless the reason is PINNED.
     """
     everything = parse_compression(action.compress) is not None or action.reason is Reason.PINNED
     if not everything and not is_useless_rewrite(len(before) // 4, expected, extents):

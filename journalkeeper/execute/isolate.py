@@ -73,7 +73,7 @@ FLAGS: Final = rewrite.FLAGS_KEPT | inode.FS_NOCOW_FL | inode.FS_COMPR_FL
 
 
 class Tree(NamedTuple):
-    """A journal directory as it was found, and all below it by relative path. `sizes` are those of regular files."""
+    """A journal directory as it was found. `entries` are all below it by relative path, `sizes` those of files."""
 
     path: str
     is_subvolume: bool
@@ -85,14 +85,15 @@ class Tree(NamedTuple):
 
     @property
     def states(self) -> set[tuple[str, int, int, int, int]]:
-        """The fields that change with an entry. The kernel notes the time of a store into a mapping at its first page.
+        """The path, inode, size, mtime and ctime of each entry, not of the top. At least one differs after a change.
 
-        The copy wrote all pages back, so each page's next store is a first one.
+        A store into a mapping sets the times if it is the page's first since a write-back. The copy wrote all back.
         """
         return {(way, one.st_ino, one.st_size, one.st_mtime_ns, one.st_ctime_ns) for way, one in self.entries.items()}
 
     @property
     def fingerprint(self) -> bytes:
+        """A hash of `states`. That of a copy differs, because its inodes do."""
         return hashlib.sha256(repr(sorted(self.states)).encode(errors="surrogateescape")).digest()
 
 
@@ -137,6 +138,7 @@ def _survey_below(dir_fd: int, top: str, way: str, written: list[str] | None) ->
 
 
 def _require_movable(path: str, status: os.stat_result) -> None:
+    """Raise KeeperError unless it is a plain directory, a link or a file with one name, and at most DEEPEST deep."""
     kind = stat.S_IFMT(status.st_mode)
     for is_so, words in (
         (kind not in {stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK}, "is no file, directory or link"),
@@ -149,10 +151,7 @@ def _require_movable(path: str, status: os.stat_result) -> None:
 
 
 def survey_unwritten(path: str) -> Tree:
-    """Return `survey(path)` when no process can write there any more. Wait for that for CLOSING_S.
-
-    Raises: as `survey`; KeeperError with the name of a process that can write.
-    """
+    """Return `survey` once no process can write there. Raises: as `survey`; KeeperError: a writer after CLOSING_S."""
     until_s = time.monotonic() + CLOSING_S
     while True:
         written: list[str] = []
@@ -167,10 +166,11 @@ def survey_unwritten(path: str) -> Tree:
 
 
 def find_writers(path: str) -> Iterator[tuple[str, str]]:
-    """Yield each program that can write to the tree at `path`, "UNIT.service (PID)" or "COMMAND (PID)", and the file.
+    """Yield each program that has a file below `path` open for writing, perhaps this one, and the file.
 
-    The program, perhaps this one, has the file open for writing. Or its mount namespace has a writable mount of the
-    tree or a part: then with the mount point and `path`. The service's mounts are left out: it restarts after a move.
+    The program is "UNIT.service (PID)" or "COMMAND (PID)". Then yield, once per mount namespace, each writable mount of
+    the tree or a part: "PROGRAM at its mount POINT", or "a program at the mount POINT" in this process's namespace, and
+    `path`. The service's mounts are left out: it restarts after a move. Raises: as `locate`.
     """
     for link in glob.iglob("/proc/[0-9]*/fd/*"):
         with suppress(OSError):  # closed meanwhile
@@ -295,7 +295,7 @@ def _require_same(before: Tree, after: Tree) -> None:
 
 
 def _store_uuid(path: str, top: int) -> None:
-    """Store the UUID of the subvolume `top` in the directory above `path`, or remove it if `top` is a directory."""
+    """Store the UUID of the subvolume `top` as an xattr of the directory above `path`; remove it if `top` is none."""
     parent, name = os.path.split(path)
     attribute = ISOLATED.format(name)
     if volume.is_subvolume(top):
@@ -307,7 +307,7 @@ def _store_uuid(path: str, top: int) -> None:
 def find_lost(path: str) -> str | None:
     """Return the path, from the volume's top, of the subvolume that a rollback left in another root.
 
-    None if `path` exists and no rollback left it. Raises: KeeperError if it is not found, or is in use.
+    Return None only if `path` exists and no rollback left it. Raises: KeeperError if none is found, or a host uses it.
     """
     if (exists := os.path.lexists(path)) and not is_left_by_rollback(path):
         return None
@@ -324,7 +324,7 @@ def find_lost(path: str) -> str | None:
 
 
 def _copy_below(old: int, new: int, limits: _Limits) -> None:
-    """Copy all in the directory `old` to the empty directory `new`, files by reflink."""
+    """Copy all in the directory `old` to the empty directory `new`, files by reflink if possible."""
     for name in os.listdir(old):
         limits.require()
         status = os.stat(name, dir_fd=old, follow_symlinks=False)

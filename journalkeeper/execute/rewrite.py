@@ -142,7 +142,7 @@ def copy_attributes(original: int, copy: int, status: os.stat_result) -> None:
 
 def _copy_xattrs(original: int, copy: int) -> None:
     """Set all xattrs of the original. Raises: Refused if the process may not set one; OSError."""
-    for name, value in _read_xattrs(original).items():
+    for name, value in _read_all_xattrs(original).items():
         try:
             os.setxattr(copy, name, value)
         except PermissionError as error:
@@ -153,7 +153,8 @@ def _read_kept_flags(fd: int) -> int:
     return inode.get_flags(fd) & FLAGS_KEPT
 
 
-def _read_xattrs(fd: int) -> dict[str, bytes]:
+def _read_all_xattrs(fd: int) -> dict[str, bytes]:
+    """Return all xattrs by name, btrfs.compression among them."""
     return {name: os.getxattr(fd, name) for name in os.listxattr(fd)}
 
 
@@ -191,7 +192,7 @@ def require_equal_data(original: int, copy: int, runs: Iterable[tuple[int, int]]
 def _read_attributes(fd: int) -> dict[str, object]:
     status = os.fstat(fd)
     return {
-        "attributes": _read_xattrs(fd),
+        "attributes": _read_all_xattrs(fd),
         "flags": _read_kept_flags(fd),
         "owner and mode": (status.st_uid, status.st_gid, status.st_mode),
         "size and time of change": (status.st_size, status.st_mtime_ns),

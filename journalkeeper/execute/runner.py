@@ -104,7 +104,7 @@ class Runner:
         return done
 
     def _choose_piece_us(self, action: Action) -> int | None:
-        """Return chunk_us for an active file, else the margin, or None for no limit: in a hurry or uncompressed."""
+        """Return chunk_us for an active file; for others the margin, or None (no limit) in a hurry or uncompressed."""
         if action.is_on_active_file:
             return self.config.defrag.chunk_us
         # An uncompressed extent can be as long as its piece.
@@ -115,7 +115,7 @@ class Throttle:
     """A callable that returns, before each piece of one action, the reason to end the action, or None.
 
     In a hurry (--now) only a stop counts. The intake delay is read from the active files of `seen` that a journald
-    writes on the same device.
+    writes on the same device. Nothing is measured before the first call.
     """
 
     def __init__(self, runner: Runner, action: Action, seen: Seen) -> None:
@@ -133,7 +133,8 @@ class Throttle:
     def __call__(self, piece_us: int) -> Reason | None:
         """Wait until the next piece, of `piece_us` microseconds, may begin, or return a reason to end the action.
 
-        The reason is INTERRUPTED, WINDOW_CLOSED or PRESSURE. The waits also measure the load of other programs.
+        The reason is INTERRUPTED, WINDOW_CLOSED or PRESSURE. Except in a hurry, sleep REST_S after each REST_EVERY_S,
+        and as `advise` demands. The sleeps also measure the load of other programs.
         """
         if not self._runner.hurry and time.monotonic() - self._rested_s > REST_EVERY_S:
             self._rest(REST_S)
@@ -162,7 +163,7 @@ class Throttle:
     def _look_if_window_closes(self, piece_us: int) -> bool:
         """Look at the flush timer of an active file, and return whether its window closes within `piece_us`.
 
-        False for other files, and if no closing is known. The window closes a margin before the flush.
+        False for other files and without a limit, True if the flush is unknown. Windows close a margin before a flush.
         """
         action = self._action
         if not action.is_on_active_file:
@@ -175,7 +176,7 @@ class Throttle:
         return closes_us is not None and time.monotonic_ns() // 1000 + piece_us > closes_us
 
     def _read_load(self) -> Reading:
-        """Look at due flushes. Return the load; the delay and the busy time are None without a new measurement."""
+        """Update due flush timers. Return the load: a rest's busy time once, a delay at most each ENTRIES_EVERY_S."""
         now_s = time.monotonic()
         next_look_us = self._runner.flushes.get_next_look_us(self._margin_us)
         if next_look_us is not None and now_s * 1e6 >= next_look_us:
@@ -193,7 +194,7 @@ class Throttle:
         )
 
     def _rest(self, length_s: float) -> None:
-        """Sleep, and store how busy the disk was: by other programs, because our own work is written back before."""
+        """Sleep in full. Store how busy other programs kept the disk (None if unknown), and when this rest ended."""
         self._busy_percent = measure_busy_percent((self._uuid,), length_s).get(self._uuid)
         self._rested_s = time.monotonic()
 

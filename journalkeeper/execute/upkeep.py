@@ -36,7 +36,7 @@ LOOK_S: Final = 0.01
 
 
 def set_nocow(instance: Instance, reason: Reason) -> None:
-    """Make the directory NOCOW durably, so that new files in it inherit NOCOW. Existing files do not change.
+    """Make the directory NOCOW durably, also if it is already. New files inherit it, existing files do not change.
 
     Raises: Refused if the directory changed since the plan, or a new snapshot exists, unless Nocow=yes is the `reason`;
     Failed if the kernel did not set the attribute; OSError: EPERM, EROFS, EINVAL with chattr +c or +m.

@@ -59,7 +59,7 @@ class VerifiedFile(NamedTuple):
 
 @contextmanager
 def hold(file: JournalFile, *, replacing: bool = False, moving: bool = True) -> Iterator[VerifiedFile]:
-    """Open `file`, check it as `look_again` does, and keep it open during the block.
+    """Open `file` read-only, check it as `look_again` does, and keep it open during the block.
 
     Raises: as `look_again`; OSError: ENOENT vanished; ELOOP, ENOTDIR a link is on the way; ENXIO a socket.
     """
@@ -73,10 +73,10 @@ def look_again(held: VerifiedFile, *, replacing: bool, moving: bool = False) -> 
     """Check that the open file is still as in `held.file`. Return `held` with its present stat. No name is looked up.
 
     `replacing` means that another inode will take the file's place. `moving` means that its data will move on the disk.
-    An active file may be written. An archive may be kept open (`is_only_kept_open`), unless `replacing`.
+    An active file may be written. Others need the same size and mtime. An archive may be kept open, unless `replacing`.
 
     Raises: OSError if the file cannot be read; Refused with CHANGED, VANISHED, HARD_LINKED, READ_ONLY (chattr +i or +a,
-    if `replacing` also of its directory), SHARED (since the look, only if `moving`) or IN_USE.
+    if `replacing` also of its directory), SHARED (now, not at the look; only if `moving`) or IN_USE.
     """
     fd, file, status = held.fd, held.file, os.fstat(held.fd)
     if not stat.S_ISREG(status.st_mode) or (status.st_dev, status.st_ino) != (file.device, file.inode):
@@ -104,7 +104,8 @@ def is_only_kept_open(file: JournalFile) -> bool:
 
     The caller has checked its state: journald keeps an archive open and mapped until its next rotation, but never
     appends to a file in state ARCHIVED (systemd 252 to 262: process_deferred_closes(), journal_file_set_online()). A
-    loop device may write to its file, which is known by its base name.
+    loop device may write to its file, which is known by its base name in any directory. A deleted file does
+    not count.
 
     Raises: as `list_loop_files`.
     """
@@ -135,7 +136,7 @@ def list_loop_files() -> Iterator[str]:
 
 
 def open_for_writing(held: VerifiedFile) -> AbstractContextManager[int]:
-    """Open the same inode for writing. The context is its descriptor, which is closed at the end.
+    """Open the same inode for writing, at once. The context's value is the descriptor, which it closes at the end.
 
     The file is opened through /proc, so that no name is resolved again. O_NONBLOCK is necessary: with another program's
     lease on the file, the call would wait for /proc/sys/fs/lease-break-time.

@@ -124,7 +124,7 @@ class Family(NamedTuple):
 def _make_families(kind: type, read: Callable[[Facts], object]) -> list[Family]:
     """Return a metric for each published field of the record class `kind` whose Key has a text for a metric.
 
-    `read` returns the record, or a mapping from JSON keys to values, from the Facts. Microseconds become seconds.
+    `read` returns the record, or a mapping from JSON keys to values. A Key's `metric_name` precedes `_name_metric`.
     """
     return [
         Family(row.about.metric_name or _name_metric(row), row.about.metric, partial(_read_sample, row, read))
@@ -154,7 +154,7 @@ def _list_action_samples(facts: Facts) -> list[Sample]:
 
 
 def _list_skip_samples(facts: Facts) -> list[Sample]:
-    """Return the number of files of each Reason in `skipped`, with the label `reason`; [] before the first run."""
+    """Return the number of files of each Reason that skipped any, with the label `reason`; [] before the first run."""
     return [(f'{{reason="{reason}"}}', count) for reason, count in (facts.status.skipped if facts.status else ())]
 
 

@@ -35,7 +35,7 @@ SINCE: Final = re.compile(rb"(?m)^journalkeeper_unhealthy_since_timestamp_second
 
 
 def name_metrics_file(place: str) -> str:
-    """Return the path of the metrics file for Textfile=: `place` if it ends in .prom, else NAME in this directory."""
+    """Return the path of the metrics file for Textfile= (not ""): `place` if it ends in .prom, else NAME in `place`."""
     return place if place.endswith(".prom") else f"{place}/{NAME}"
 
 
