@@ -77,9 +77,9 @@ class Memory:
 class Engine:
     """The runs over a set of journal directories.
 
-    `directories` replaces Directories= of `config`, then without metrics, and `state_directory` replaces
-    $STATE_DIRECTORY or /var/lib/journalkeeper. `disk_bytes` needs root. With `follows` (the service) each look covers
-    every file, because flush times that are learned from some files only would be wrong.
+    `directories` replaces Directories= of `config`, without metrics if they differ. `state_directory` replaces the
+    first of $STATE_DIRECTORY, or /var/lib/journalkeeper. `disk_bytes` needs root. With `follows` (the service) each
+    look covers every file, because flush times that are learned from some files only would be wrong.
     """
 
     def __init__(
@@ -157,9 +157,10 @@ class Engine:
     ) -> Report:
         """Look, plan, and carry out the plan to its end, or until a rest or a stop between two pieces of a file.
 
-        `on_plan` is called once, before any action. Metrics are written also after an error, but not for named files or
-        a shutdown. What cannot be recorded after the work is a notice in the report. Raises: as `look`; BusyError while
-        another run is active; KeeperError if the history cannot be used.
+        `on_plan` is called once, before any action. The run is stored with its `origin`, one of DAEMON only if it has
+        actions. Metrics are written also after an error, but not for named files or a shutdown. What cannot be recorded
+        after the work is a notice in the report. Raises: as `look`; BusyError while another run is active; KeeperError
+        if the history cannot be used.
         """
         began, watching = time.monotonic(), origin == DAEMON
         named = request.paths or request.before_shutdown
@@ -196,10 +197,11 @@ class Engine:
     defragment = run
 
     def _open_history(self, stack: ExitStack, request: Request) -> Record:
-        """Open the history until `stack` ends. Without named files, a host without a journal on btrfs gets none.
+        """Open the history until `stack` ends, with the lock held. A removed or replaced history becomes a notice.
 
-        If other processes added runs, the next look opens the files of these runs. Raises: KeeperError if the history
-        cannot be opened; as `_look_and_remember` if there is none, such as NotBtrfsError.
+        Without named files, a host without a journal on btrfs gets none. If other processes added runs, the next look
+        opens the files of these runs. Raises: KeeperError if the history cannot be opened; as `_look_and_remember` if
+        there is none, such as NotBtrfsError.
         """
         memory, exists = self.memory.records, os.path.lexists(os.path.join(self.state_directory, NAME))
         if not exists:
@@ -225,10 +227,10 @@ class Engine:
             self.memory.records.observed_s = time.monotonic()
 
     def _update_history(self, record: Record, chosen: Plan, outcomes: list[Outcome], request: Request) -> None:
-        """Look again after actions, but not before a shutdown. Store counts and waits, and delete what is too old.
+        """Look again after actions and store counts, not before a shutdown. Store waits, and delete what is too old.
 
-        Failures of files that are gone are deleted, too. A run on named files adds no waits. The service deletes once
-        a day, because a commit costs 14 I/Os. Raises: as the look; KeeperError if the history fails.
+        Failures of files that are gone are deleted, too. A run on named files only ends waits, those of finished files.
+        The service deletes once a day, because a commit costs 14 I/Os. Raises: as the look; KeeperError.
         """
         self.memory.records.counters = record.read_counters()
         if outcomes and not request.before_shutdown:
@@ -288,7 +290,7 @@ class Engine:
         return tuple(found.values()), next_flush_us(instances)
 
     def get_next_look_us(self) -> int | None:
-        """Return when (CLOCK_MONOTONIC, us) to call `look_for_due_plan` next, or None before the next append."""
+        """Return when (CLOCK_MONOTONIC, us, may be past) to call `look_for_due_plan`; None: not before an append."""
         return self.memory.flushes.get_next_look_us(self._margin_us)
 
     @property

@@ -69,10 +69,9 @@ def compute_status(host: Host, plan: Plan, outcomes: Sequence[Outcome], config: 
 
 
 def _apply_outcome(file: JournalFile, outcome: Outcome, config: Config) -> JournalFile:
-    """Return `file` with the extents and disk bytes of `outcome`, a finished rewrite of it.
+    """Return `file` with only the extents and disk bytes (None if not measured) of `outcome`, a finished rewrite of it.
 
-    If `config` compresses the file, all its data counts as compressed. A compression that only the request named is
-    not considered.
+    If `config` compresses the file, all its data counts as compressed, whatever compression the request named.
     """
     lies = file.extents._replace(total=outcome.extents_after)
     if becomes_compressed(file, config):
@@ -134,12 +133,12 @@ def _make_families(kind: type, read: Callable[[Facts], object]) -> list[Family]:
 
 
 def _name_metric(row: Row) -> str:
-    """Return the row's key, without a prefix, and with "_seconds" in place of "_us"."""
+    """Return the row's key, with "_seconds" in place of "_us" at its end. `render` adds PREFIX."""
     return f"{row.key.removesuffix('_us')}_seconds" if row.key.endswith("_us") else row.key
 
 
 def _read_sample(row: Row, read: Callable[[Facts], object], facts: Facts) -> list[Sample]:
-    """Return the sample of a value, without labels and with microseconds as seconds; [] if the value is unknown."""
+    """Return the sample of a value, also of 0, without labels and with microseconds as seconds; [] if it is None."""
     part = read(facts)
     value = part.get(row.key) if isinstance(part, Mapping) else getattr(part, row.attribute, None)
     if value is None:

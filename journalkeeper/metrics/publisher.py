@@ -45,7 +45,7 @@ class Publisher:
     With `judges`, the publisher derives the verdict from each run. `judges` is False in the service, which calls
     `publish_health`: the service's verdict knows more than a run, such as a pause or a read-only directory.
 
-    The start of an unhealthy time is read from the existing file. Until a run ends, the last one counts as successful.
+    Only the start of an unhealthy time is read from the file, if possible. The last run counts as successful at first.
     """
 
     def __init__(self, config: Config, textfile: str, *, judges: bool) -> None:
@@ -62,9 +62,7 @@ class Publisher:
     ) -> None:
         """Write the metrics after a successful run, unless the file has them already.
 
-        `seen` is the look and the plan of this run, `record` the history. `intake_delay_us` is None outside the
-        service.
-
+        `seen` is the run's look and plan, `record` the history. `intake_delay_us` is None outside the service.
         Raises: KeeperError if the file or the history fails.
         """
         if not self._path:
@@ -123,7 +121,10 @@ class Publisher:
                 os.utime(self._path, follow_symlinks=False)
 
     def _write_if_changed(self) -> None:
-        """Note since when the host is unhealthy, and write the file if it changed or is missing. Raises: FileError."""
+        """Note since when the host is unhealthy, and write the file if it changed or is missing. Raises: FileError.
+
+        An unknown verdict keeps this time, and leaves it out of the file if the host was healthy.
+        """
         healthy = self._facts.healthy
         since_us = self._facts.unhealthy_since_timestamp_us or None
         if healthy is not None:
