@@ -101,7 +101,7 @@ class Caller:
         self.turn = asyncio.Lock()
 
     def may_read(self, owner: str) -> bool:
-        """Return whether the caller may read a file of `owner`. Only root may read one of another user ("user:UID")."""
+        """Return whether the caller may read a file of `owner`: not another user's ("user:UID"), except for root."""
         return self.uid == 0 or not owner.startswith("user:") or owner == f"user:{self.uid}"
 
 
@@ -115,10 +115,10 @@ class Callers:
         self._check: asyncio.Task[None] | None = None
 
     def accept(self, name: str, length: int) -> Caller | None:
-        """Return the Caller with this connection name, old or new, for a call of `length` bytes.
+        """Return the Caller with this connection name, old or new, for a call of `length` bytes. Do not ask the bus.
 
-        Return None if its user is not known yet and EARLY_MOST or EARLY_BYTES forbid the call to wait. Count a waiting
-        call. Beyond CALLERS_MOST, forget the oldest of those with the fewest unread bytes.
+        Until `identify` has stored its user, count the call; if EARLY_MOST or EARLY_BYTES forbid the call to wait,
+        return None and store nothing. Beyond CALLERS_MOST, forget the oldest of those with the fewest unread bytes.
         """
         caller = self._known.get(name) or Caller(name)
         if caller.uid is None:

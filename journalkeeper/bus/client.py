@@ -53,7 +53,7 @@ QUEUED: Final = "queued; the service ends other work first"
 
 
 class Service(AbstractContextManager["Service"]):
-    """A connection to the running service, made by `find`. `found` is the service's state at that time.
+    """A connection to the running service. `find` makes it, and reads the service's state at that time into `found`.
 
     Only one thread may use it.
     """
@@ -205,7 +205,7 @@ class Service(AbstractContextManager["Service"]):
             raise KeeperError(LOST) from None
 
     async def _is_bus_busy(self) -> bool:
-        """Return whether the bus takes over BUSY_S, or keeps over KEPT_MOST bytes for the service: only root sees."""
+        """Return whether the bus takes over BUSY_S, or keeps over KEPT_MOST bytes for the service by `count_kept`."""
         try:
             return await asyncio.wait_for(self._bus.count_kept(self._owner, "OutgoingBytes"), BUSY_S) > KEPT_MOST
         except TimeoutError:

@@ -51,7 +51,7 @@ TEXTS: Final = ("sender", "path", "interface", "member", "signature", "error_nam
 class Received:
     """A message from the bus, of `length` bytes. A field that the header lacks is "".
 
-    Raises: any exception for a header that is not in D-Bus's format.
+    Raises: any exception for a header that is not in D-Bus's format, or has an array of empty structs.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -169,7 +169,7 @@ class Connection:
         return int(stats.get(counter, ("u", 0))[1])
 
     async def _read_until_end(self, most: int) -> Exception:
-        """Pass messages to `_hand_over`, none above `most` or FIELDS_MOST. At the end, close, and return the error."""
+        """Hand messages over; skip any above `most` or FIELDS_MOST. At the end, close, and return the error."""
         try:
             while True:
                 head = await self._reader.readexactly(FIXED)
@@ -206,7 +206,7 @@ def make_call(destination: str, path: str, interface: str, member: str, kinds: s
 def measure_message(head: bytes) -> tuple[int, int]:
     """Return the bytes of the header's fields in the message that begins with `head`, and those of all after `head`.
 
-    The numbers are not checked and can exceed every limit.
+    The numbers are not checked and can exceed every limit. A first byte other than "l" means big-endian.
     """
     order: Literal["little", "big"] = "little" if head[0] == ord("l") else "big"
     body, fields = (int.from_bytes(head[at : at + 4], order) for at in (4, 12))

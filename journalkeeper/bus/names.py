@@ -90,7 +90,7 @@ def job_number(path: str) -> int:
 
 
 def to_ascii(text: str) -> str:
-    """Return `text` with NUL as "?" and bytes beyond ASCII escaped: the bus ends a connection for invalid UTF-8."""
+    """Return `text` with NUL as "?" and UTF-8 bytes beyond ASCII in hex: the bus ends a connection for bad UTF-8."""
     if text.isascii() and "\0" not in text:
         return text
     return os.fsencode(text).decode("ascii", "backslashreplace").replace("\0", "?")

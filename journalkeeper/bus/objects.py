@@ -286,7 +286,7 @@ def to_values(*records: object) -> Values:
 
 
 def _encode_fact(fact: int | float | str | list[str]) -> tuple[str, Any]:
-    """Return (signature, value). A list ends before the text that exceeds FACT_MOST characters in all."""
+    """Return (signature, value), x for an int. A list ends before the text that exceeds FACT_MOST characters in all."""
     kind = "x" if isinstance(fact, int) else SIGNATURES.get(type(fact), "s")
     value = CARRIED[kind](fact) if kind in CARRIED else fact
     return kind, _take_fitting(value, map(len, value), FACT_MOST) if isinstance(value, list) else value
@@ -298,7 +298,7 @@ def _take_fitting(rows: Sequence[T], lengths: Iterable[int], most: int) -> list[
 
 
 def _make_file_values(row: JournalFile, doing: snapshots.Doing | None, caller: Caller) -> Values:
-    """Return the D-Bus values of a file and of `doing` that `caller` may read. A finished action replaces Extents."""
+    """Return D-Bus values of a file and `doing`: PRIVATE keys only if `caller` may. A done action replaces Extents."""
     known = to_values(row, Treatment(*(getattr(doing, name, None) for name in Treatment._fields)))
     if isinstance(doing, Outcome) and doing.result is Result.DONE:
         known["Extents"] = known["Extents"][0], doing.extents_after
@@ -324,7 +324,7 @@ def write_document(answer: Plan | Report, caller: Caller) -> str:
 
 
 def _leave_out_rows(document: dict[str, Any]) -> dict[str, Any]:
-    """Return a copy of `document` with as many rows, in the order of LISTS, as fit DOCUMENT_MOST. Count `omitted`."""
+    """Return a copy of `document`: the first rows that fit DOCUMENT_MOST, by LISTS and `puts_off`. Count `omitted`."""
     lists: dict[str, Any] = {name: document[name] for name in LISTS if name in document}
     lists["skipped"] = sorted(document["skipped"], key=lambda row: not row["puts_off"])
     rows = [(name, row) for name, some in lists.items() for row in some]
@@ -335,7 +335,7 @@ def _leave_out_rows(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def introspection(interfaces: Iterable[Interface], children: Iterable[str]) -> str:
-    """Return the XML that Introspect answers. Source: D-Bus specification, "Introspection Data Format"."""
+    """Return Introspect's XML, without a document type. Source: D-Bus specification, "Introspection Data Format"."""
     node = Element("node")
     for interface in interfaces:
         inside = SubElement(node, "interface", name=interface.name)

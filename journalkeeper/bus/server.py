@@ -63,7 +63,7 @@ async def serve_bus(service: Daemon, address: str) -> None:
 
 class Server:
     """Answers the method calls over `bus` with the methods of the service's objects, and sends signals about their
-    changes, until `close`.
+    changes, until `close`. The first change sends all properties.
     """
 
     def __init__(self, service: Daemon, bus: Connection) -> None:

@@ -59,8 +59,8 @@ REST_MOST_S: Final = 5.0
 class Daemon:
     """Keeps journals in order until a signal ends it, and does what callers request meanwhile.
 
-    `load` makes an engine from the present configuration. Create it in the event loop. A follower is called soon after
-    every notification.
+    `load` makes an engine from the present configuration. Create it in the event loop: it sets the exception
+    handler of the loop. A follower is called soon after every notification.
     """
 
     def __init__(self, load: Callable[[], Engine], log: Log) -> None:
@@ -158,7 +158,7 @@ class Daemon:
     async def _look_and_schedule(self, lock: state.Lock) -> None:
         """Renew `lock`, look in the worker, log and publish the result, and set the next time: RETRY_S after a failure.
 
-        Raises: as Worker.look; KeeperError without `lock`.
+        A missing watch is a failure, too. NotOnBtrfs sets no time. Raises: as Worker.look; KeeperError without `lock`.
         """
         message = await self._worker.run(partial(self._worker.look, lock.renew))
         failed = isinstance(message, snapshots.RunFailed) or self._watch.watches.problem
@@ -190,14 +190,14 @@ class Daemon:
             self.rescan(renew=change.rescan)
 
     async def _handle_next_hangup(self) -> None:
-        """Wait for the next SIGHUP, and reload the configuration."""
+        """Wait for the next SIGHUP, and reload the configuration. An error is logged, not raised."""
         await self._hung_up.wait()
         self._hung_up.clear()
         with suppress(KeeperError, OSError):  # it is logged
             await self.reload()
 
     async def _feed_watchdog(self) -> None:
-        """Call `refresh`, sleep, feed the watchdog, and publish a failure if a check has waited for STUCK_S.
+        """Call `refresh`, sleep, always feed the watchdog, and publish a failure if a check has waited for STUCK_S.
 
         A run makes checks between two pieces. Only the first look may take any time.
         """
@@ -245,10 +245,11 @@ class Daemon:
             self._publish(state)
 
     def _publish_present(self, **facts: Any) -> None:
+        """Replace these fields of the present, and publish the state, also if nothing differs."""
         self._publish(self._state._replace(present=self._state.present._replace(**facts)))
 
     def _publish(self, state: snapshots.Snapshot) -> None:
-        """Judge and store `state`, tell followers, set the status line, and report a new verdict in log and metrics."""
+        """Judge and store `state`, always tell followers, set STATUS=, and report a new verdict in log and metrics."""
         before, self._state = self._state, state._replace(verdict=judge_present(state.present, now_us()))
         state, health = self._state, self._state.verdict.health
         if health != "unknown" and not state.working:
@@ -299,7 +300,7 @@ class Daemon:
     async def plan(self, request: Request) -> Plan:
         """Return the plan for a caller. Raises: KeeperError, OSError as Engine.plan.
 
-        Plans are made one at a time, with rests between, because every user may ask and the worker has its own work.
+        Plans are made one at a time, a rest after each, because every user may ask and the worker has its own work.
         """
         await self._turn.acquire()
         began_s = time.monotonic()
@@ -342,9 +343,9 @@ class Daemon:
         self._woken.set()
 
     async def reload(self) -> None:
-        """Read the configuration again, and log and publish the result. Request new watches and a look in any case.
+        """Read the configuration again, with RELOADING=1 and READY=1 to systemd, and log and publish the result.
 
-        Raises: KeeperError, OSError if the configuration is wrong; then the running values stay.
+        Always request new watches and a look. Raises: KeeperError, OSError if it is wrong; the running values stay.
         """
         self._notify.send(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
         try:

@@ -97,7 +97,7 @@ def encode(fields: Mapping[str, str]) -> bytes:
 class Log:
     """Writes lines to journald's socket at `path`, or to stderr if `path` is None. For one thread.
 
-    Only `say` repeats a line within a day.
+    Each line opens the socket anew. Only `say` repeats a line within a day.
     """
 
     def __init__(self, path: str | None) -> None:
@@ -107,7 +107,7 @@ class Log:
     def say(self, priority: int, sentence: str, event: Event | Outcome = Event.CONDITION) -> None:
         """Log a sentence with a priority: ERROR, WARNING or INFO. Never wait for journald, and never raise OSError.
 
-        An outcome is the event of its result, and the entry gets its numbers as fields.
+        What journald does not take is lost. An outcome is the event of its result, and its numbers become fields.
         """
         about = make_fields(event) if isinstance(event, Outcome) else {}
         kind = Event[event.result.name] if isinstance(event, Outcome) else event
@@ -141,7 +141,7 @@ class Log:
         self.log(place, ERROR, f"{what}: bug in journalkeeper, please report it:\n{trace}", same=place)
 
     def log_results(self, report: Report) -> None:
-        """Log each notice, and each outcome that is done or not PASSING (a failure as an error): each once a day."""
+        """Log notices (WARNING), and outcomes that are done or not PASSING (INFO, failures ERROR): each once a day."""
         for notice in report.notices:
             self.log(notice, WARNING, notice)
         for outcome in report.outcomes:
@@ -152,7 +152,7 @@ class Log:
                 self.log(outcome.path, priority, describe_outcome(outcome), same=kind, outcome=outcome)
 
     def log_run(self, report: Report, directories: Iterable[str], missing: tuple[str, ...]) -> None:
-        """As `log_results`; also log skips for LASTING_REASONS, and `missing` directories, or that all are found again.
+        """As `log_results`; also log skips for LASTING_REASONS, `missing` directories (INFO), or that all are back.
 
         A topic is logged again after a day, or if its content changes. The numbers of an outcome do not count.
         """

@@ -179,7 +179,7 @@ def apply_message(state: Snapshot, message: Message) -> Snapshot:
 
     Findings come before the actions of a run. Looked replaces also the facts, but not the failures of `keep_failures`.
     An action that is done adds to the counters, and each outcome replaces the failure of its file. RunFailed sets
-    `problem` or `busy`. A message of RunEnded ends `working`.
+    `problem` or `busy`. NotOnBtrfs drops the findings. Progress of job 0 begins `working`, and RunEnded ends it.
     """
     before = present = state.present
     standing = {name: getattr(before, name) for name in STANDING}

@@ -79,7 +79,7 @@ class Watches(NamedTuple):
 
 
 def identify_tops(tops: tuple[str, ...]) -> tuple[object, ...]:
-    """Return, to compare it later, the mount lines about `tops`, and path, device and inode of each that exists."""
+    """Return mount lines about `tops`, and path, device and inode of each that exists, to compare. Raises: OSError."""
     places = tuple(map(os.path.realpath, tops))
     found: list[object] = list(find_mount_lines(places))
     for place in places:
@@ -126,7 +126,7 @@ def _find_directories(tops: tuple[str, ...]) -> Iterator[str]:
 
 
 def _add_watch(manager: pyinotify.WatchManager, directories: dict[int, str], path: str) -> str:
-    """Watch the directory at `path`, unless it vanished. Return "", or why that is impossible."""
+    """Watch the directory at `path` unless it vanished. Return "" or why that fails. Raises: as `watch_directories`."""
     try:
         handle = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
@@ -168,7 +168,7 @@ class DirectoryWatch:
     async def wait(self) -> Change:
         """Sleep until an event comes, and COALESCE_S longer, and return the sum of the changes, perhaps NOTHING.
 
-        An unexpected exception loses events: then make the watches anew, and look at everything.
+        An exception, as of `_judge_event`, loses events: then make the watches anew, and look at everything.
         """
         await self._woken.wait()
         await asyncio.sleep(COALESCE_S)

@@ -98,14 +98,14 @@ class Worker:
         self._known_mounts: dict[str, set[str]] = {}
 
     def run(self, work: Callable[[], T]) -> asyncio.Future[T]:
-        """Call `work` in the worker thread, after all earlier calls, and return a future of the running event loop."""
+        """Call `work` in the worker thread, after all earlier calls, even if the returned future is canceled."""
         future = asyncio.get_running_loop().run_in_executor(self._executor, self._work_and_post_end, work)
         self.calls.add(future)
         future.add_done_callback(self.calls.discard)
         return asyncio.shield(future)  # a caller that goes away does not end the call
 
     def run_between_pieces(self, work: Callable[[], T]) -> asyncio.Future[T]:
-        """As `run`, but before all other calls, and a run under way calls `work` before it begins its next piece."""
+        """As `run`, but before all other calls and a run's next piece. Canceling prevents a call that has not begun."""
         future = Future[T]()
 
         def work_and_set_future() -> None:
@@ -135,6 +135,7 @@ class Worker:
             self._post(snapshot.WorkEnded(*self.engine.find_windows(), self._look_at_s, look_at_s, flushes.awaiting))
 
     def _drain(self) -> None:
+        """Do what is urgent, as a call of `run`, which also posts its end."""
         self._will_drain = False
         self._do_urgent()
 
@@ -165,7 +166,7 @@ class Worker:
         """Post whether the configuration on disk is the one that runs, and what cannot be written or has no room.
 
         Confirm the metrics. Return the directories that only a new start of the service can make writable, and all
-        journal directories. The former were made or replaced after the start, so they lie on a read-only mount.
+        journal directories. The former came after the start, so they are mounted read-only. Raises: as identify_tops.
         """
         engine, places, mounts = self.engine, list_places(self.engine.directories), read_mounts()
         engine.publisher.confirm_health()
@@ -189,7 +190,7 @@ class Worker:
         return replaced, places
 
     def look_at_flushes(self) -> bool:
-        """Look at the flush timers, charge that CPU time, and return whether to look at everything now."""
+        """Look at the flush timers and charge CPU time. Return whether a whole look is due. Ignore unreadable files."""
         began_s = time.thread_time()
         is_due = self.engine.memory.flushes.look_for_due_plan()
         self._flush_look_at_s = charge_cpu(self._flush_look_at_s, time.thread_time() - began_s, time.monotonic())
@@ -198,7 +199,7 @@ class Worker:
     def look(self, renew_lock: Callable[[], None]) -> snapshot.RunEnded:
         """Call `renew_lock` and `check`, do one complete run, charge the CPU time before its work, and return its end.
 
-        A KeeperError or OSError of the run is RunFailed, or NotOnBtrfs without a journal.
+        A KeeperError or OSError of the run is RunFailed, or NotOnBtrfs if no journal is or was on btrfs.
 
         Raises: as `renew_lock`; ReplacedError if the service has to be started again; other exceptions of the run.
         """
@@ -281,7 +282,7 @@ class Worker:
         return self.engine.plan(resolve(request, self.engine.directories))
 
     def do(self, job: Job) -> JobEnd:
-        """Carry out a job until its end, or until it is canceled or the service stops.
+        """Carry out a job until its end, or until it is canceled or the service stops: both are "canceled".
 
         Raises: UsageError as `resolve`; KeeperError, OSError as Engine.run.
         """
@@ -293,8 +294,8 @@ class Worker:
 def get_next_plan_s(report: Report, whole_us: int) -> float:
     """Return the seconds until the next plan is due even without an event: CHANGED_S to DAY_S.
 
-    It is due at `whole_us` (CLOCK_REALTIME) at the latest, in CHANGED_S if a file changed during an action, and else in
-    RETRY_S after an incomplete run.
+    It is the earliest of `whole_us` and the plan's `wake_at_us` (CLOCK_REALTIME, perhaps over), CHANGED_S if a file
+    changed during an action, and else RETRY_S after an incomplete run.
     """
     wakes_us = [whole_us] if report.plan.wake_at_us is None else [report.plan.wake_at_us, whole_us]
     undone = {outcome.reason for outcome in report.outcomes if outcome.result is not Result.DONE}
@@ -304,7 +305,7 @@ def get_next_plan_s(report: Report, whole_us: int) -> float:
 
 
 def name_result(report: Report, request: Request) -> str:
-    """Return the result of a job: "canceled", "failed" (also if a path of `request` is no journal) or "done"."""
+    """Return the first result that is true: "canceled", "failed" (also if a `request` path is no journal), "done"."""
     if report.is_interrupted:
         return "canceled"
     named = request.paths and any(skip.reason in NO_JOURNAL for skip in report.plan.skipped)
