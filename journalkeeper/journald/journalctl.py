@@ -120,7 +120,7 @@ def _make_env() -> dict[str, str]:
 
 
 def _find_denial(messages: str) -> NeedsRootError | None:
-    """Return NeedsRootError if journalctl's stderr shows that the caller may not read the journal at all, else None."""
+    """Return NeedsRootError if `messages` deny the caller the journal, else None. Root's EACCES has another cause."""
     if "insufficient permissions" in messages:
         return NeedsRootError("journalctl: only root and the group systemd-journal may read the journal")
     if os.geteuid() != 0 and os.strerror(errno.EACCES) in messages:  # for root, EACCES has another cause
@@ -129,16 +129,16 @@ def _find_denial(messages: str) -> NeedsRootError | None:
 
 
 def decode_text(value: Any) -> str:
-    """Return the text of a value, decoded from bytes, the first of several; "" if it is missing or was left out."""
-    if isinstance(value, list):
-        if all(isinstance(one, int) for one in value):
-            return bytes(one & 0xFF for one in value).decode(errors="surrogateescape")
-        value = value[0]
-    return value if isinstance(value, str) else ""
+    """Return a value's text, or that of the first of several; bytes by surrogateescape; "" if it is missing or null."""
+    if not isinstance(value, list):
+        return value if isinstance(value, str) else ""
+    if all(isinstance(one, int) for one in value):
+        return bytes(one & 0xFF for one in value).decode(errors="surrogateescape")
+    return decode_text(value[0])
 
 
 def parse_number(value: Any) -> int | None:
-    """Return the number of a field's value: of an int, or of a text of at most 18 decimal digits; else None."""
+    """Return the number of a field's value: an int, or a `decode_text` of at most 18 decimal digits; else None."""
     if isinstance(value, int):
         return value
     digits = decode_text(value)

@@ -39,9 +39,10 @@ def read(*, most: int = 100) -> Journal:
 
 
 def test_waits_are_the_oldest_first_with_their_units(says: Says) -> None:
-    says(sent(3, 0, SYSLOG_IDENTIFIER="cron"), entry(2, _TRANSPORT="kernel"), sent(1, 0.25, _SYSTEMD_UNIT="a.service"))
+    several = [list(b"c\xff"), "other"]  # journalctl's form of two values, of which the first is not UTF-8
+    says(sent(3, 0, SYSLOG_IDENTIFIER=several), entry(2, _TRANSPORT="kernel"), sent(1, 0.25, _SYSTEMD_UNIT="a.service"))
     found = read()
-    assert found.intake == (Intake(NOW_US - 3_000_000, 0, "cron"), Intake(NOW_US - 1_000_000, 250_000, "a.service"))
+    assert found.intake == (Intake(NOW_US - 3_000_000, 0, "c\udcff"), Intake(NOW_US - 1_000_000, 250_000, "a.service"))
     assert (found.entries, found.oldest_us, found.complete) == (3, NOW_US - 3_000_000, True)
 
 
