@@ -61,9 +61,9 @@ def read_row(
 ) -> JournalFile:
     """Open the file `name` in the directory `place`, and return its complete row, in which a bad header is the problem.
 
-    After another problem or an OSError, the row has no measurements. `status` is the stat by the name; the row has the
-    opened file's. The disk usage is measured only with `disk_bytes`, and the extents of an active file by `survey`.
-    Dirty pages of a file that is neither active nor ONLINE are written before its extents are read.
+    After another problem, or an OSError such as ENOENT, the row has no measurements. `status` is the stat by the name;
+    the row has the opened file's. The disk usage is measured only with `disk_bytes`, and the extents of an active file
+    by `survey`. Dirty pages of a file that is neither active nor ONLINE are written before its extents are read.
     """
     try:
         require_regular(status)
@@ -133,7 +133,7 @@ def build_problem(place: Directory, name: str | None, why: Reason, detail: str) 
     return JournalFile(path, 0, 0, kind.kind, kind.owner, place.name, problem=why, problem_detail=detail)
 
 
-def explain_error(error: Exception) -> tuple[Reason, str]:
+def explain_error(error: OSError | NotBtrfsError | UnfitFileError) -> tuple[Reason, str]:
     """Return the reason and the detail for a row's problem, from the error that ended the look.
 
     For an OSError, the detail is strerror(3)'s text, and the reason that of REASONS or REFUSED. Others have their own.
@@ -143,5 +143,5 @@ def explain_error(error: Exception) -> tuple[Reason, str]:
             return error.why, str(error)
         case NotBtrfsError():
             return Reason.NOT_BTRFS, str(error)
-    number = getattr(error, "errno", None) or 0
+    number = error.errno or 0
     return REASONS.get(number, Reason.REFUSED), os.strerror(number)
