@@ -63,7 +63,7 @@ def read_settings(namespace: str = "") -> Settings:
 
 
 def from_assignments(rows: list[files.Assignment], namespace: str = "") -> Settings:
-    """Return journald's defaults, changed by the valid assignments in `rows` up to the first fatal row."""
+    """Return the defaults for `namespace`, changed by the valid assignments before the first fatal row."""
     found = Settings(storage="persistent" if namespace else "auto")
     for row in rows:
         if row.fatal:

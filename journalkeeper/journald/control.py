@@ -37,7 +37,7 @@ def get_socket_path(namespace: str = "") -> str:
 
 
 def connect(path: str, kind: socket.SocketKind) -> socket.socket:
-    """Return a socket that is connected to journald's socket at `path`. Raises: KeeperError if connecting fails."""
+    """Return a blocking socket connected to journald's at `path`. Raises: KeeperError (no FileError) if that fails."""
     channel = socket.socket(socket.AF_UNIX, kind)
     try:
         channel.connect(path)
@@ -62,7 +62,7 @@ def can_be_asked(place: layout.Directory) -> bool:
 
 
 def has_journald(place: layout.Directory) -> bool:
-    """Return whether `place` is this machine's directory in TOP, for a namespace one with a socket. Raises: OSError."""
+    """Return whether `place` is in /var/log/journal and this machine's; a namespace needs a socket. Raises: OSError."""
     if not place.machine_id or place.machine_id != layout.read_machine_id():
         return False
     own = f"{layout.TOP}/{'.'.join(filter(None, (place.machine_id, place.namespace)))}"
@@ -94,7 +94,7 @@ def synchronize(namespace: str = "", *, timeout_s: float = TIMEOUT_S) -> None:
 def is_responsive(namespace: str, timeout_s: float) -> bool | None:
     """Return whether the journald of `namespace` answers within `timeout_s`; None if its socket fails.
 
-    Any other error is an answer, too: systemd 252 does not know the question.
+    Any other error counts as an answer: a foreign listener's, or that of systemd 252, which does not know the question.
     """
     try:
         _exchange("answer", "org.varlink.service.GetInfo", namespace, timeout_s)
@@ -118,7 +118,7 @@ def _exchange(what: str, method: str, namespace: str, timeout_s: float) -> objec
     """Call `method`, a full name, of the journald of `namespace`, and return its answer, which can be an error.
 
     After a timeout journald may still execute the request. A listener that is not root, or is not of this machine or
-    container, gets no request. Raises: as `rotate`; KeeperError if the answer is no JSON.
+    container, gets no request. Raises: FileError and KeeperError as `rotate`; KeeperError if the answer is no JSON.
     """
     path = get_socket_path(namespace)
     call = json.dumps({"method": method, "parameters": {}}).encode() + b"\0"

@@ -95,7 +95,7 @@ def parse_header(data: bytes, size_bytes: int) -> Header:
     journald ends the file (0: unknown). If the file has grown since `size_bytes` was read, it looks truncated.
     `read_header` handles that.
 
-    Raises: HeaderError if the header is not valid or contradicts the size; its subclass UnknownFormatError.
+    Raises: HeaderError: not valid, or contradicts the size; its subclass UnknownFormatError: unknown flags.
     """
     if len(data) < HEADER_BYTES:
         raise HeaderError(f"only {len(data)} bytes, a header has {HEADER_BYTES}")
@@ -140,7 +140,7 @@ def _check_offset(what: str, offset: int, first: int, last: int) -> None:
 def read_header(fd: int, size_bytes: int) -> Header:
     """Return the header of an open file that had `size_bytes` a moment ago.
 
-    journald may grow, archive or truncate the file at the same time, so a HeaderError leads to a second read.
+    journald may grow, archive or truncate the file at the same time, so any HeaderError leads to a second read.
 
     Raises: HeaderError of the second read; OSError as pread(2), EIO among them.
     """
@@ -153,8 +153,8 @@ def read_header(fd: int, size_bytes: int) -> Header:
 def read_state(fd: int) -> State:
     """Return the present state of the open file; UNKNOWN if it has no state byte, an unknown one, or unknown flags.
 
-    journald writes the byte through a shared mapping, and pread(2) sees the change at once. Raises: OSError as
-    pread(2).
+    journald writes the byte through a shared mapping, and pread(2) sees the change at once. The magic number is not
+    checked. Raises: OSError as pread(2).
     """
     data = os.pread(fd, _STATE.size, 0)
     flags, state = _STATE.unpack(data) if len(data) == _STATE.size else (0, len(_STATES))
@@ -178,7 +178,7 @@ class WallClock:
     """The wall clock of a machine, as the entries show it in the order in which journald received them.
 
     In one boot, all entries have the same difference between the two clocks until the wall clock is set. `unclear` is
-    the number of waits that this may explain.
+    the number of entries for which `take_entry` returned False.
     """
 
     def __init__(self) -> None:
@@ -189,7 +189,8 @@ class WallClock:
     def take_entry(self, boot_id: str, taken_us: int, monotonic_us: int, wait_us: int = 0) -> bool:
         """Store the next entry's real and monotonic time, and return whether its message can have waited `wait_us`.
 
-        The two times of a message that was sent before the clock was set, or before the first entry, are of two clocks.
+        False for a negative wait, one from before the boot, or one above STEP_US from before the clock was set or the
+        first entry, because its two times are of two clocks.
         """
         offset_us, since_us = taken_us - monotonic_us, taken_us
         if (before := self._boots.get(boot_id)) is not None:

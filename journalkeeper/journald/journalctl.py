@@ -120,7 +120,7 @@ def _make_env() -> dict[str, str]:
 
 
 def _find_denial(messages: str) -> NeedsRootError | None:
-    """Return NeedsRootError if `messages` deny the caller the journal, else None. Root's EACCES has another cause."""
+    """Return NeedsRootError if `messages` have "insufficient permissions", or an EACCES of a caller who is not root."""
     if "insufficient permissions" in messages:
         return NeedsRootError("journalctl: only root and the group systemd-journal may read the journal")
     if os.geteuid() != 0 and os.strerror(errno.EACCES) in messages:  # for root, EACCES has another cause
@@ -129,7 +129,7 @@ def _find_denial(messages: str) -> NeedsRootError | None:
 
 
 def decode_text(value: Any) -> str:
-    """Return a value's text, or that of the first of several; bytes by surrogateescape; "" if it is missing or null."""
+    """Return the text of a value, or of the first of several; bytes by surrogateescape; "" for None or a number."""
     if not isinstance(value, list):
         return value if isinstance(value, str) else ""
     if all(isinstance(one, int) for one in value):

@@ -93,7 +93,7 @@ class Listing(NamedTuple):
 
 @lru_cache(maxsize=16384)
 def classify(name: str) -> Name | None:
-    """Return the parts of `name`, or None if it ends in neither ".journal" nor ".journal~".
+    """Return the kind, owner and time (0: none) in `name`; None if it ends in neither ".journal" nor ".journal~".
 
     Undecodable bytes of `name` are surrogates. The owner is "remote" if it is neither "system" nor a user.
 
@@ -139,8 +139,8 @@ def find_directories(top: str = TOP) -> list[Directory]:
 
 
 def find_links(top: str) -> list[tuple[str, str]]:
-    """Return the path of each link in `top` with an instance's name, and the real path to which it leads, which need
-    not exist. nspawn makes such links for --link-journal.
+    """Return the path of each link in `top` with an instance's name, sorted, and the real path to which it leads, which
+    need not exist. nspawn makes such links for --link-journal.
 
     Raises: FileError if `top` cannot be listed.
     """
@@ -180,10 +180,10 @@ def _parse_directory(path: str, name: str) -> Directory | None:
 
 
 def list_directory(directory: str | int) -> Listing:
-    """Return the journals and leftovers in a directory, unsorted; none if it vanished.
+    """Return the names of journals and leftovers in a directory, unsorted; an empty Listing if it vanished.
 
-    Of the journals, the highest ranks are kept, up to MOST_FILES and MOST_NAME_BYTES. Only names are read: the caller
-    checks whether each is a regular file.
+    Of the journals, the highest ranks are kept, up to MOST_FILES and MOST_NAME_BYTES; `left_out` counts the others.
+    Only names are read: the caller checks whether each is a regular file.
 
     Raises: FileError if the directory cannot be listed: EACCES; OSError for a descriptor.
     """
@@ -191,7 +191,7 @@ def list_directory(directory: str | int) -> Listing:
     journals = 0
 
     def rank_journals() -> Iterator[Rank]:
-        """Yield the rank of each journal in the directory, count the journals, and collect the leftovers."""
+        """Yield each journal's rank (known owner, active, time, name), count the journals, and collect leftovers."""
         nonlocal journals
         for name in (entry.name for entry in _scan(directory)):
             kind = classify(name)
@@ -211,7 +211,7 @@ def list_directory(directory: str | int) -> Listing:
 def read_effective_settings(directory: Directory, space: os.statvfs_result) -> conf.Settings:
     """Return the settings of the journald that writes `directory`, which is on a file system with `space`.
 
-    `remote` has its own settings. Other machines' journals get systemd's defaults.
+    `remote` has conf.REMOTE, whose sizes are None. Other machines' journals get systemd's defaults.
 
     Raises: FileError for a configuration file that the caller may not read; OSError if the machine id is unreadable.
     """

@@ -127,7 +127,7 @@ def _read_header(fd: int, size_bytes: int) -> tuple[Header, Reason | None, str]:
 
 
 def build_problem(place: Directory, name: str | None, why: Reason, detail: str) -> JournalFile:
-    """Return a row without measurements, with the problem `why`; without a `name` it has the path of `place`."""
+    """Return a row without measurements, with the problem `why`; if `name` is None, it has the path of `place`."""
     kind = (name and classify(name)) or UNNAMED
     path = place.path if name is None else f"{place.path.rstrip('/')}/{name}"
     return JournalFile(path, 0, 0, kind.kind, kind.owner, place.name, problem=why, problem_detail=detail)

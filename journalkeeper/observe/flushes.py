@@ -182,6 +182,6 @@ class Flushes:
         return any(timer.is_due(margin_us, self._clock()) for timer in self._timers.values())
 
     def get_next_look_us(self, margin_us: int) -> int | None:
-        """Return when (CLOCK_MONOTONIC, us) the first timer needs `look_again`, None if not before the next append."""
+        """Return when (CLOCK_MONOTONIC, us) to `look_again`, as `margin_us` before a flush; None: after an append."""
         moments = [timer.get_next_look_us(margin_us) for timer in self._timers.values()]
         return min((moment for moment in moments if moment is not None), default=None)

@@ -55,8 +55,8 @@ class IntakeMeter:
     def find_worst_us(self, paths: Iterable[str]) -> int | None:
         """Return the longest intake delay in microseconds of the entries added to `paths` since the last call, or None.
 
-        The entries of a path that is new to a call do not count, nor does a delay that a set clock distorts or that
-        has no sender's time. A file that cannot be read is skipped.
+        The entries of a path that is new to a call do not count, nor does an entry whose delay is negative or distorted
+        by a set clock, or that has no sender's time. A file that cannot be read is skipped.
         """
         before, self._seen = self._seen, {}
         came = [(path in before, one) for path in paths for one in self._read_new(path, before.get(path))]
@@ -76,7 +76,7 @@ class IntakeMeter:
         return quantile(sorted(self._waits_us), 990)
 
     def _read_new(self, path: str, before: tuple[int, int] | None) -> list[Entry]:
-        """Return the newest entries, newest first; of the inode in `before` only later ones. Update `_seen`."""
+        """Return the newest entries, newest first, [] on errors; of `before`'s inode only later ones. Set `_seen`."""
         seen, seqnum = before or (0, 0)
         if before:
             self._seen[path] = before

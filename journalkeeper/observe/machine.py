@@ -112,7 +112,7 @@ def read_journal(directory: str | None, most: int, *, boots: bool = True) -> Jou
 
 
 def _collect_boots(found: Iterable[Entry]) -> tuple[Boot, ...]:
-    """Return a Boot for each boot ID in `found` (BOOTS): its first entry's time, first start and flush durations."""
+    """Return a Boot per boot ID or "" in `found` (BOOTS): first entry's time, first userspace and flush durations."""
     boots: dict[str, dict[str, Any]] = {}
     for entry in found:
         boot = boots.setdefault(decode_text(entry.get("_BOOT_ID")), {"first_us": _when_us(entry)})
@@ -135,7 +135,7 @@ def _collect_intake(found: Iterable[Entry]) -> tuple[int, int | None, tuple[Inta
 
 
 def compute_intake(entry: Entry, clock: WallClock) -> Intake | None:
-    """Pass the entry to `clock`, and return its intake delay: None without a sender's time, or if it is unclear."""
+    """Pass the entry to `clock`. Return its intake delay; None if negative, unclear, or without a program's time."""
     when_us, monotonic_us = _when_us(entry), parse_number(entry.get("__MONOTONIC_TIMESTAMP")) or 0
     is_sent = decode_text(entry.get("_TRANSPORT")) in {"syslog", "journal"}
     sent_us = parse_number(entry.get("_SOURCE_REALTIME_TIMESTAMP")) if is_sent else None

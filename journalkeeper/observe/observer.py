@@ -69,6 +69,7 @@ class _Gathered:
         self.leftovers: list[str] = []
 
     def build_seen(self) -> Seen:
+        """Return the rows, instances, volumes and leftovers that were added. `now_us` is not in the Seen."""
         instances, volumes = tuple(self.instances.values()), tuple(self.volumes.values())
         return Seen(tuple(self.files), instances, volumes, tuple(self.leftovers))
 
@@ -117,7 +118,7 @@ class Observer:
         that is not below `tops`. A vanished file has no row.
 
         Raises: NotBtrfsError if no journal directory is on btrfs, or without any if a top is not; FileError for a top
-        that cannot be listed, or a configuration file of journald that cannot be read.
+        that is missing or cannot be listed, or a configuration file of journald that cannot be read.
         """
         if not self.shared_us <= now_us < self.next_shared_us:
             self.shared_us = now_us
@@ -147,13 +148,13 @@ class Observer:
         self._kept = {path: row for path, row in self._kept.items() if path in there}
         return gathered.build_seen()
 
-    def look_at(self, paths: Iterable[str], *, now_us: int) -> Seen:
-        """Return a Seen with one row for each of `paths`, those of `resolve_path`. An error becomes the row's problem.
+    def look_at(self, resolved_paths: Iterable[str], *, now_us: int) -> Seen:
+        """Return a Seen with one row for each path, which `resolve_path` returned. Errors become the row's problem.
 
         Raises: FileError if a configuration file of a directory's journald cannot be read.
         """
         gathered = _Gathered(now_us)
-        for path in dict.fromkeys(paths):
+        for path in dict.fromkeys(resolved_paths):
             parent, _, name = path.rpartition("/")
             self._look_at_place(layout.describe_directory(parent or "/"), name, gathered)
         return gathered.build_seen()
@@ -161,7 +162,7 @@ class Observer:
     def _look_at_place(self, place: Directory, only: str | None, gathered: _Gathered) -> None:
         """Add the rows of all journal files in `place` to `gathered`, or that of `only`, even if it vanished.
 
-        If `place` cannot be looked at, one row has the problem. Raises: FileError as `look_at`.
+        If `place` vanished or cannot be looked at, one row has the problem. Raises: FileError as `look_at`.
         """
         try:
             with opening.open_directory(place.path) as fd:
@@ -234,7 +235,7 @@ class Observer:
         """Return the stored row if the file's stat is the same, else a new row. An error becomes the row's problem.
 
         The row of a file that changed in the last COARSE_NS (UNSYNCED_NS if ONLINE) is not stored: the same stat could
-        hide a later change. Nor is the row of an active file in a closed window, whose map may be old.
+        hide a later change. Nor is one with a problem outside KEPT_PROBLEMS, or of an active file in a closed window.
         """
         path = f"{place.path}/{name}"
         try:

@@ -144,7 +144,7 @@ def find_silent(places: Places, timeout_s: float) -> tuple[tuple[str, Silence], 
 
 
 def _find_silence(namespace: str, unit: str, timeout_s: float) -> Silence | None:
-    """Return why the unit stores no messages, or None, as for a namespace's unit that is off and not masked."""
+    """Return HUNG or (main journald) ROLLED_BACK if the unit runs, else MASKED or (main journald) STOPPED, or None."""
     if os.path.lexists(f"{RUNNING}{unit}"):
         if control.is_responsive(namespace, timeout_s) is False:
             return Silence.HUNG

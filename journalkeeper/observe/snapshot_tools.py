@@ -21,7 +21,7 @@ BTRBK: Final = re.compile(r"^\s*(volume|subvolume)\s+(\S.*?)\s*$", re.MULTILINE)
 
 
 def find_tool(device: int, root: str = "/") -> str:
-    """Return the snapshot tool whose readable configuration names the subvolume with the st_dev `device`, or ""."""
+    """Return the tool whose readable configuration in `root`/etc names the subvolume with st_dev `device`, or ""."""
     for tool, path in _list_subvolumes(os.path.join(root, "etc")):
         with suppress(OSError):
             if os.stat(path).st_dev == device:

@@ -54,7 +54,7 @@ class Statistics(NamedTuple):
 
 
 def compute_statistics(series: Series) -> Statistics:
-    """Return the statistics in seconds. A value is None without waits, a percentile if fewer than ABOVE exceed it."""
+    """Return the statistics in seconds, None without waits; p50 to p99.9 also if fewer than ABOVE waits exceed them."""
     ordered = [wait_ns / 1e9 for wait_ns in sorted(series.waits_ns)]
     count, total_s = len(ordered), sum(ordered)
     percentiles = (
@@ -96,7 +96,7 @@ class Measurement:
     writes: Writes | None = None
 
     def describe_verdict(self, limit_ns: int, source: str) -> str:
-        """Return the losses, the causes, the longest wait, and how many of its series exceed the limit of `source`."""
+        """Return losses, causes and longest wait: none, within `source`'s limit, or how many in its series are over."""
         limit = f"{spell_time(limit_ns / 1e9)} ({source})"
         slowest = max(self.judged or self.series, key=lambda series: max(series.waits_ns, default=0))
         worst_ns = max(slowest.waits_ns, default=0)
@@ -128,7 +128,7 @@ def schedule(rate: float, count: int) -> Iterator[int]:
 def read_lines(fd: int) -> Iterator[list[bytes]]:
     """Yield the whole lines that have arrived, without newlines, until the end of the data.
 
-    Yield [] if none ended in MOMENT_S. A last line without a newline is dropped. Raises: OSError.
+    Yield [] if data ended no line, or none came in MOMENT_S. A last line without newline is dropped. Raises: OSError.
     """
     rest = b""
     while True:

@@ -226,6 +226,7 @@ def bed(*settings: str, size: str = "1G", options: str = "defaults", parent: Pat
     """Yield a new btrfs with a private journald that writes to it; remove both at the end of the block.
 
     `settings` are lines for journald.conf(5), `size` is as in truncate(1), and the image lies below `parent`.
+    A failure to remove them is not reported, except of an I/O limit.
 
     Raises: KeeperError with the error message of the tool that failed; OSError as tempfile.mkdtemp.
     """

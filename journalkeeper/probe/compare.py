@@ -160,7 +160,7 @@ def find_throttle(volume: ScratchVolume, iops: int | None) -> int:
 
 
 def age_until(place: Bed, wanted: int, report: Report) -> int:
-    """Flush in steps of FLUSHES_A_STEP until the active file has `wanted` extents, and return the number of flushes.
+    """Flush in steps of FLUSHES_A_STEP, at least one, until the active file has `wanted` extents. Return the flushes.
 
     Raises: KeeperError or OSError as `PrivateJournald.age`.
     """

@@ -31,7 +31,7 @@ FIELDS: Final = (*ENTRY_FIELDS, "N_DROPPED")
 def measure(asked: Namespace, found: Measurement) -> None:
     """Measure the intake delay, in all and by unit, of the entries that --since, --boot and --follow select.
 
-    --follow without the others selects only new entries. Raises: as `read_entries`.
+    Without these, all count; --follow never ends, and alone selects only new entries. Raises: as `read_entries`.
     """
     options = [f"--since={asked.since}"] if asked.since else []
     options += ["--boot"] if asked.boot else []

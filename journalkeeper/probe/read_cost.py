@@ -41,9 +41,7 @@ Piece = tuple[int, int, float]
 def estimate_cold_read_s(fd: int) -> float | str:
     """Return the estimated seconds of a cold read of the whole file `fd`, measured on samples that take about MOST_S.
 
-    Return a text with the cause if they cannot be measured.
-
-    Raises: OSError: EIO.
+    Return a text with the cause if they cannot be measured, also for a file without data. Raises: OSError: EIO.
     """
     pieces = _list_pieces(fd)
     if len(pieces) > MOST_ROWS:

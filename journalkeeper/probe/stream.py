@@ -69,7 +69,7 @@ class Relay:
     def pass_on(self, program: socket.socket, channel: socket.socket) -> None:
         """Record and send to `channel` the data from `program`, until its end; then shut `channel` down for writing.
 
-        Raises: KeeperError if journald no longer takes it.
+        Empty lines are not recorded, a last one without newline is. Raises: KeeperError if journald no longer takes it.
         """
         rest, last_ns = b"", time.monotonic_ns()
         while data := program.recv(1 << 20):
@@ -103,8 +103,8 @@ class Relay:
 def name_cause(name: str, relay: Relay, taken: Series, read: Series, status: int | None) -> str:
     """Return a sentence that names where lines wait the longest: in a buffer, the program, journald, or the reader.
 
-    A buffer delays lines if most bytes came in writes of several lines that fill blocks of BLOCK. `status` is the exit
-    status of timeout(1), negative after a signal, None while it runs.
+    A buffer delays lines if most bytes came in writes of several lines that fill blocks of BLOCK. Without any write,
+    `status` decides, the exit status of timeout(1) (None while it runs): a buffer holds all, or the program ended.
     """
     if not relay.writes:
         buffer = f"{name} wrote nothing: its buffer holds its lines, or it had none. {REMEDY}"
@@ -130,8 +130,8 @@ def name_cause(name: str, relay: Relay, taken: Series, read: Series, status: int
 
 
 def measure(asked: Namespace, found: Measurement, sockets: str = control.RUNTIME) -> None:
-    """Run the command `asked.argv` for at most --seconds, and measure each line's way to the journald of `sockets` and
-    on to a reader.
+    """Run the command `asked.argv` for at most --seconds, and measure its pauses, each line's way to the journald of
+    `sockets`, and from there to a reader, which alone is judged.
 
     Lines that do not arrive within PATIENCE_S after the program's end are a loss, and a failed exit status is a note.
 
@@ -205,6 +205,7 @@ def _follow(tag: str, sockets: str, directory: str | None) -> Iterator[Iterator[
     wanted = f"--identifier={tag}"
 
     def is_test_line_shown() -> bool:
+        """Run journalctl without --follow, and return whether it shows a line of `tag`."""
         with run_journalctl(["MESSAGE"], "--lines=1", wanted, directory=directory) as journalctl:
             return bool(journalctl.output.readline())
 

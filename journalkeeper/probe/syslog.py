@@ -74,6 +74,6 @@ def measure(asked: Namespace, found: Measurement, sockets: str = control.RUNTIME
 
 
 def read_arrivals(tag: str, directory: str | None) -> dict[int, int]:
-    """Return when journald received each message of `tag` (CLOCK_MONOTONIC, ns), by the message's number."""
+    """Return when journald received each message of `tag`, all by `measure` (CLOCK_MONOTONIC, ns), by its number."""
     entries = read_entries(["MESSAGE"], ["--all", f"--identifier={tag}"], most=None, directory=directory)
     return {int(entry["MESSAGE"][:8]): int(entry["__MONOTONIC_TIMESTAMP"]) * 1000 for entry in entries}
