@@ -19,7 +19,6 @@ exit status:
 from __future__ import annotations
 
 import argparse
-from contextlib import ExitStack
 
 from journalkeeper.cli import plan as plans
 from journalkeeper.cli import work
@@ -47,9 +46,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
     if args.dry_run:
         return plans.show(asked, context)
     output = context.output
-    with ExitStack() as stack:
-        draw, keeper = stack.enter_context(on_terminal(output)), stack.enter_context(context.open_keeper(asked))
-        stop = stack.enter_context(catch_signals("\nStopping after this chunk." if draw.seen else ""))
+    with on_terminal(output) as draw, context.open_keeper(asked) as keeper, catch_signals(hints=draw.seen) as stop:
         report = keeper.defragment(asked, on_progress=draw, stop=stop)
     outcomes, skipped = report.outcomes, report.skipped
     status = work.report_problems(skipped, len(skipped) + len(outcomes), asked.paths, context)

@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Self, TextIO
 
@@ -22,18 +22,19 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @contextmanager
-def catch_signals(hint: str) -> Iterator[Callable[[], bool]]:
+def catch_signals(*, hints: bool) -> Iterator[Callable[[], bool]]:
     """Record SIGINT, SIGTERM and SIGHUP during the block. Yield a function that returns whether one arrived.
 
-    The first writes `hint` to stderr. A signal that the process ignores, as SIGHUP under nohup(1), stays ignored.
+    With `hints`, the first writes a line to stderr. A signal that is ignored, as SIGHUP under nohup(1), stays ignored.
     """
     caught: list[int] = []
 
     def record_signal(number: int, _: FrameType | None) -> None:
-        """Add the signal to `caught`, and write `hint` to stderr if it is the first."""
-        if not caught and hint:
+        """Add the signal to `caught`, and write a line to stderr if it is the first, and if there are `hints`."""
+        if not caught and hints:
             # not print(): a handler may run in the middle of one, and buffered files are not re-entrant
-            os.write(2, f"{hint}\n".encode())
+            with suppress(OSError):  # the terminal has closed
+                os.write(2, b"\nStopping after this chunk.\n")
         caught.append(number)
 
     heeded = [number for number in _SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
@@ -46,10 +47,7 @@ def catch_signals(hint: str) -> Iterator[Callable[[], bool]]:
 
 
 def interrupt_on_signals() -> None:
-    """Make SIGINT (Ctrl-C), SIGTERM and SIGHUP raise KeyboardInterrupt for the rest of the process.
-
-    A signal that the process ignores, as SIGHUP under nohup(1), stays ignored.
-    """
+    """Make SIGINT, SIGTERM and SIGHUP raise KeyboardInterrupt from now on. An ignored one (nohup(1)) stays ignored."""
     for number in _SIGNALS:
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, signal.default_int_handler)
@@ -86,10 +84,11 @@ class ProgressLine:
             self._replace_line(text[: (find_width() or DEFAULT_COLUMNS) - 1])
 
     def _replace_line(self, text: str) -> None:
-        """Erase the line and write `text`, which must fit the line. Do nothing without a stream."""
+        """Erase the line and write `text`, which must fit the line. Do nothing without a stream; ignore OSError."""
         if self._stream is not None:
-            self._stream.write(f"\r\x1b[K{text}")
-            self._stream.flush()
+            with suppress(OSError):
+                self._stream.write(f"\r\x1b[K{text}")
+                self._stream.flush()
 
 
 def on_terminal(output: Output) -> ProgressLine:

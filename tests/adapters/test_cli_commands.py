@@ -16,6 +16,7 @@ import pytest
 
 from journalkeeper.cli import check_config
 from journalkeeper.cli.context import Context
+from journalkeeper.cli.progress import ProgressLine
 from journalkeeper.engine import Engine
 from journalkeeper.history.store import Record
 from journalkeeper.model import Action, Host, JournalFile, Kind, Outcome, Plan, Reason, Request, Result, Skip, Verb
@@ -49,7 +50,7 @@ class FakeEngine(Engine):
         self.outcomes, self.files, self.answer, self.error = outcomes, files, plan, error
         self.asked: list[Request] = []
         self.notices: tuple[str, ...] = ()
-        self.during: Callable[[], None] = lambda: None
+        self.during: Callable[[], object] = lambda: None
         self.stopped = False
 
     def look(self, request: Request) -> Host:
@@ -195,8 +196,7 @@ def test_a_dry_run_is_the_plan_and_asks_the_same(typed: Typed) -> None:
     engines = FakeEngine(), FakeEngine()
     options = ("--now", "--archived", "--compress=lzo", "/j/a")
     said = typed("plan", *options, engine=engines[0]), typed("defrag", "-n", *options, engine=engines[1])
-    assert said[0] == said[1]
-    assert said[0].status == 0
+    assert (said[0], said[0].status) == (said[1], 0)
     assert [one._replace(asked=True) for one in engines[0].asked] == engines[1].asked
 
 
@@ -275,15 +275,14 @@ def test_notices_of_a_run_go_to_stderr(typed: Typed) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_signals_only_ask_defrag_to_stop_and_it_says_what_was_done(number: signal.Signals, typed: Typed) -> None:
-    engine = FakeEngine(DONE)
-
-    def twice() -> None:
-        signal.raise_signal(number)
-        signal.raise_signal(number)
-
-    engine.during = twice
+def test_signals_only_ask_defrag_to_stop_also_when_its_terminal_has_closed(
+    number: signal.Signals, typed: Typed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, closed = FakeEngine(DONE), Mock(side_effect=OSError(errno.EIO, "Input/output error"))
+    engine.during = lambda: list(map(signal.raise_signal, [number, number]))
     before = signal.getsignal(number)
+    monkeypatch.setattr("journalkeeper.cli.defrag.on_terminal", lambda _: ProgressLine(Mock(write=closed)))
+    monkeypatch.setattr("os.write", closed)
     said = typed("defrag", "-j", engine=engine)
     assert (said.status, engine.stopped, signal.getsignal(number)) == (1, True, before)
     assert [one["reason"] for one in json.loads(said.out)["outcomes"]] == ["interrupted"]

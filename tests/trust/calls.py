@@ -97,7 +97,7 @@ class Flow:
             words = ["defrag", "-j", "--now", "-D", f"{self._top}", "--config", f"{self._config}"]
             with patch.dict(os.environ, {"STATE_DIRECTORY": f"{self._state}"}):
                 return f"exit {command(words)}"
-        with progress.catch_signals("") as stop:
+        with progress.catch_signals(hints=False) as stop:
             done = catch_errors(partial(do, self._action, stop=stop, chunk_bytes=256 * KIB))
         return f"internal-error: {done.detail}" if isinstance(done, InternalError) else f"{done.outcome.result}"
 
