@@ -28,7 +28,7 @@ def clear_variables() -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the command in `argv`, by default that of sys.argv, and return the exit status. Errors go to stderr.
+    """Run the command in `argv` or sys.argv, after `ignore_strangers`, and return its status. Errors go to stderr.
 
     The single word --measure, which only a unit of the service uses, runs `disk.main` and no command.
     """

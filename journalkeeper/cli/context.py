@@ -65,8 +65,7 @@ class Context:
         """Return a connection to the running service, which the caller closes, or None if no bus or no service runs, or
         if the command is not about the host's service.
 
-        Raises: HungError if the service does not answer; BusyBusError if the bus does not; KeeperError if the service
-        refuses.
+        Raises: HungError if the service does not answer; BusyBusError if the bus does not; KeeperError for a refusal.
         """
         return Service.find() if self.means_service() else None
 
@@ -104,8 +103,8 @@ class Context:
     def find_service_for(self, asked: Request) -> Service | None:
         """Return a connection to the running service, which the caller closes, or None if it cannot carry out `asked`.
 
-        It cannot if it watches other directories than Directories=, or if the paths are not below these, not ASCII or
-        too long. It is not asked before a shutdown, when the bus may be gone. None for root if the bus does not answer.
+        It cannot if it watches other directories than Directories=, or if a path is not below one of these
+        (`_is_below`), not ASCII or too long. None before a shutdown, and for root if the bus does not answer.
 
         Raises: as `read_config` and `find_service`.
         """
@@ -133,7 +132,7 @@ class Context:
             yield service or self.make_engine()
 
     def watches(self, path: str) -> bool:
-        """Return whether the absolute `path` is one of Directories=, or below one without a link between.
+        """Return whether the absolute `path` leads to one of Directories=, or is below one without a link between.
 
         Raises: as `read_config`.
         """
@@ -145,8 +144,7 @@ class Context:
     def open_record(self) -> Iterator[Record]:
         """Open the history for reading; a missing one is empty. After the block, unreadable rows are noted on stderr.
 
-        Raises: NeedsRootError without the right to read the history; KeeperError if it is damaged; BusyError if it is
-        locked.
+        Raises: NeedsRootError without the right to read the history; KeeperError if it is damaged, BusyError if locked.
         """
         with Record(self.state_directory, read_only=True) as record:
             yield record
@@ -188,7 +186,7 @@ class Context:
 
 
 def _is_below(path: str, top: str) -> bool:
-    """Return whether `path` is below `top` with no link between: the service follows none. Both may be links."""
+    """Return whether `path` is below `top`, not `top` itself, and no link is between. Both may be links."""
     way, below = os.path.dirname(path), top.rstrip("/")
     if not path.startswith(f"{below}/"):
         return False

@@ -41,6 +41,7 @@ _COLOURS: Final = {Severity.PROBLEM: RED, Severity.ADVICE: YELLOW}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the flag --check, which changes only the exit status."""
     parser.add_argument("--check", action="store_true", help="exit status 1 if the verdict of status is not OK")
 
 

@@ -79,7 +79,7 @@ def _find_unwritable(places: Places, directory: str | None) -> tuple[tuple[str, 
 
 
 def _look(engine: Engine, record: Recorded | Unknown, now_us: int) -> Look | Unknown:
-    """Look at all files, and return the look with `made_nocow` of the record, or Unknown after a KeeperError.
+    """Return a look at all files, with `made_nocow` of the record, or Unknown after a KeeperError, also NeedsRootError.
 
     The look's `foreign` lists the directories that are not on btrfs. Without one on btrfs the look has no files.
     """

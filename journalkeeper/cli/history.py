@@ -89,7 +89,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
 
 
 def _find_problem(path: str) -> Reason | None:
-    """Return VANISHED if `path` does not exist, NOT_JOURNAL for a file without a journal's name, else None."""
+    """Return VANISHED for a missing file or broken link, NOT_JOURNAL for a file without a journal's name, else None."""
     if not os.path.exists(path):
         return Reason.VANISHED
     return None if os.path.isdir(path) or classify(os.path.basename(path)) else Reason.NOT_JOURNAL

@@ -197,14 +197,14 @@ def _find_own_place(top: str) -> str:
 
 
 def _move_subvolume(top: str, target: str, source: str) -> None:
-    """Move a subvolume within the volume of the journal `top`, and end mounts at `top`: see MOVE_SUBVOLUME."""
+    """Move the subvolume `source` to the absent or empty `target`, both from the volume's top. End mounts at `top`."""
     run_shell = (*scratch_volume.DIE_WITH_US, *scratch_volume.OWN_MOUNTS, "sh", "-ec")
     scratch_volume.run(*run_shell, MOVE_SUBVOLUME, "sh", top, target, source)
 
 
 def _flatten(top: str, unit: str) -> None:
     """Move the subvolume at `top` to FLAT at the volume's top, and mount it, now and at each boot. If the mount fails,
-    undo the move; the unit stays. Raises: KeeperError, also if FLAT or another file for the unit exists before.
+    undo the move; the unit stays. Raises: KeeperError, also unless `_has_journald`, or if FLAT or another unit exists.
     """
     if not _has_journald(top):
         raise KeeperError(f"{top}: --flat is for the journal of the running host")
@@ -225,7 +225,7 @@ def _flatten(top: str, unit: str) -> None:
 
 
 def _unflatten(top: str, unit: str) -> None:
-    """Move FLAT back to `top` as a nested subvolume; its unit stays. Raises: KeeperError if another unit mounts it."""
+    """Move FLAT back to `top`; its unit stays. Raises: KeeperError for a mount below, or at `top` by another unit."""
     isolate.survey(top)  # a mount below would end with this one
     if not _is_own_unit(unit):
         raise KeeperError(f"{top} is a mount point that --flat did not make: it cannot be moved")
@@ -233,7 +233,7 @@ def _unflatten(top: str, unit: str) -> None:
 
 
 def _move_and_mount(top: str, unit: str, target: str, source: str) -> None:
-    """Move the subvolume while journald writes to /run. Then mount it, unless the condition of the unit skips that."""
+    """Move the subvolume in `_hold_in_run`. Its command mounts FLAT if `top` is empty; a failure is not reported."""
     isolate.write_back(os.path.dirname(top))
     with _hold_in_run(top, "systemctl", "start", os.path.basename(unit)):
         _move_subvolume(top, target, source)
@@ -266,7 +266,10 @@ def _find_elsewhere(top: str, unit: str) -> str | None:
 
 
 def _bring_back(top: str, unit: str, lost: str) -> None:
-    """Mount or move the subvolume `lost` of `_find_elsewhere` at `top`. Raises: KeeperError if `top` has files."""
+    """Mount FLAT by its unit and restart the timer, or move the subvolume `lost` to `top` and mark it as complete.
+
+    journald is not flushed. Raises: KeeperError if `top` has files, or if the unit does not mount FLAT.
+    """
     if lost == isolate.FLAT and _is_own_unit(unit):
         scratch_volume.run("systemctl", "start", os.path.basename(unit))
         if not _is_flat(top):
@@ -325,9 +328,10 @@ def _has_journald(top: str) -> bool:
 
 
 def _hold_in_run(top: str, *words: str) -> AbstractContextManager[object]:
-    """Let journald write to /run in the block, then run a command, and if that succeeds, let journald write to `top`.
+    """Let journald write to /run in the block. Then run a command, and if that succeeds, let journald write to `top`.
 
-    Without a journald, do nothing. Raises: KeeperError if less than a quarter of /run is free, and less than 8 GiB.
+    This is done also after an error in the block; its own errors are not reported. Without a journald, run nothing.
+    Raises: KeeperError if less than a quarter of /run is free, and less than 8 GiB.
     """
     if not _has_journald(top):
         return nullcontext()

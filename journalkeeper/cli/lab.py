@@ -68,6 +68,7 @@ _COLUMNS: Final[tuple[Column[compare.Measured], ...]] = (
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the word "compare", DIR, and the options --extents and --iops."""
     parser.add_argument("what", choices=("compare",), metavar="compare", help="the task: compare the strategies")
     parser.add_argument("place", metavar="DIR", help="a directory on the disk in question, such as /var/tmp")
     extents, iops = between(EXTENTS_LEAST, EXTENTS_MOST, int), between(0, 1_000_000, int)

@@ -41,7 +41,8 @@ class Output:
     """The form of a command's output, from its options and its terminal.
 
     `json` is "off", "short" or "pretty"; `quiet` allows only JSON and notes. `legend` permits headings and footers.
-    `width` is the number of columns for text, from LEAST_COLUMNS; None for a program, for which nothing is shortened.
+    `width` is `find_width`, at least LEAST_COLUMNS. If it is not known, it is DEFAULT_COLUMNS on a terminal, or else
+    None: for a program, nothing is shortened.
     """
 
     def __init__(self, args: argparse.Namespace) -> None:

@@ -74,6 +74,7 @@ def between(least: float, most: float, kind: Callable[[str], float] = float) -> 
     """Return a function that converts text by `kind`. It raises ArgumentTypeError unless `least` <= value <= `most`."""
 
     def number(text: str) -> float:
+        """Return `kind(text)`. Raises: ArgumentTypeError if it is not in the range; ValueError of `kind`."""
         value = kind(text)
         if not least <= value <= most:
             raise argparse.ArgumentTypeError(f"{text}: a number from {least:g} to {most:g}")
@@ -129,9 +130,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def split_help(docstring: str | None) -> tuple[str, str]:
-    """Return the description and the rest of the help, which are the second and the further paragraphs of a module's
-    docstring. The rest can be "". Raises: ValueError without a second paragraph.
-    """
+    """Return a docstring's second paragraph, and the rest, which can be "". Raises: ValueError without a second."""
     _, description, *rest = (docstring or "").split("\n\n")
     return description, "\n\n".join(rest)
 

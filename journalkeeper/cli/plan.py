@@ -54,8 +54,7 @@ _ACTIONS: Final[tuple[Column[Action], ...]] = (
 )
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    work.add_selection(parser)
+add_options = work.add_selection
 
 
 def run(args: argparse.Namespace, context: Context) -> int:

@@ -69,7 +69,7 @@ def run(words: Sequence[str]) -> int:
 def _describe_error(error: KeeperError | OSError, command: Command | None) -> Sequence[str]:
     """Return the lines of an error message, without the name of the program: one for each mistake of a ConfigError.
 
-    Without a permission that root has, the line advises sudo.
+    If a `command` lacks a permission that root has, the line advises sudo.
     """
     if isinstance(error, ConfigError):
         return error.lines

@@ -48,6 +48,7 @@ class ReportAnswer(NamedTuple):
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the option --output, which is required."""
     what = "the page to write: a new file, or an earlier page"
     parser.add_argument("-o", "--output", metavar="FILE", required=True, help=what)
 

@@ -85,8 +85,8 @@ def run(args: argparse.Namespace, context: Context) -> int:
 def _write_dropin(found: Retention, evidence: Evidence) -> bool:
     """Write the drop-in for journald, and return True, or False if it already has this content.
 
-    Raises: KeeperError if no unit of journalkeeper is known to be active, or, after writing, if another file overrides
-    the drop-in; FileError; OSError if the old file cannot be read.
+    Raises: KeeperError if no unit of journalkeeper is known to be active, or, also if nothing was written, if another
+    file overrides the drop-in; FileError; OSError if the old file cannot be read.
     """
     if isinstance(evidence.units, Unknown):
         raise KeeperError(f"the state of journalkeeper's units is unknown: {evidence.units.why}")

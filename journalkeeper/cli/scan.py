@@ -58,8 +58,7 @@ _COLUMNS: Final[tuple[Column[JournalFile], ...]] = (
 )
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    add_paths(parser)
+add_options = add_paths
 
 
 def run(args: argparse.Namespace, context: Context) -> int:

@@ -104,7 +104,7 @@ def _collect_evidence(context: Context) -> Evidence:
 
 
 def _describe_ok(evidence: Evidence) -> str:
-    """Return the text after "OK: ": the service's state, or that nothing is on btrfs, or the last and next run."""
+    """Return the text after "OK: ": why the service is idle, or its files; or that nothing is on btrfs; or the runs."""
     live, look = evidence.service, evidence.look
     if isinstance(live, Manager) and live.state == "idle" and live.state_reason:
         return f"{live.state_reason}."
@@ -118,7 +118,9 @@ def _describe_ok(evidence: Evidence) -> str:
 
 
 def _list_facts(answer: StatusAnswer, evidence: Evidence) -> list[tuple[str, str]]:
-    """Return the (name, text) rows below the verdict. An unknown text is "", but "Last run" has the reason."""
+    """Return rows "Saved" ("" for none), of `_list_service_facts`, and "Last run". If the history is Unknown, "Saved"
+    is the service's number, and "Last run" has the reason.
+    """
     record, live = evidence.record, answer.service
     counters = answer.saving or Counters(bytes_reclaimed=live and live.bytes_reclaimed_total)
     if isinstance(record, Unknown):

@@ -37,7 +37,7 @@ def add_paths(parser: argparse.ArgumentParser) -> None:
 
 
 def add_selection(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that `plan` and `defrag` share. --upkeep is for the timer's unit: such a run may rest."""
+    """Add PATH…, --active, --archived, --now, --compress, --allow-unshare, --before-shutdown, and a hidden --upkeep."""
     add_paths(parser)
     parser.add_argument("--active", action="store_true", help="only files that journald writes to")
     parser.add_argument("--archived", action="store_true", help="only archived files")
@@ -61,9 +61,9 @@ def _require_compression(text: str) -> str:
 
 
 def make_request(args: argparse.Namespace) -> Request:
-    """Return the Request that the options of `add_selection` make.
+    """Return the Request that the options of `add_selection` make, with absolute paths, in which links are kept.
 
-    Its `upkeep` is always True, and its `asked` False. Its paths are absolute, and symbolic links in them are kept.
+    Its `upkeep` is True and its `asked` False, also with --upkeep, which lets a `defrag` of the timer's unit rest.
     """
     given = {name: value for name, value in vars(args).items() if name in Request._fields}
     return Request(**{**given, "paths": make_absolute(args.paths), "upkeep": True})
@@ -164,7 +164,7 @@ def describe_no_actions(skipped: Sequence[Skip]) -> str:
 
 
 def describe_outcome(outcome: Outcome, width: int | None) -> str:
-    """Return the sentence on an outcome, escaped for a terminal. Unless `width` is None, cut its name to LEAST_PATH."""
+    """Return an outcome's sentence, escaped for a terminal. Its name is cut to LEAST_PATH for any `width` but None."""
     name = shorten_path(outcome.path) if is_on_file(outcome.action) else outcome.path
     return escape(sentences.describe_outcome(outcome, name if width is None else elide(name, LEAST_PATH)))
 
