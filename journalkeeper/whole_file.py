@@ -20,6 +20,8 @@ from journalkeeper.journald import opening
 from journalkeeper.model.errors import FileError, KeeperError
 
 CREATE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+LINKS_MOST: Final = 40
+"""The links that the kernel follows in a path (MAXSYMLINKS)."""
 
 
 def write_whole(doing: str, path: str, text: str, *, mode: int, replace: bool = True, sync: bool = True) -> None:
@@ -84,14 +86,24 @@ def find_stranger(path: str) -> str:
     Each existing part must be root's, links included, and no directory may be writable to all unless sticky. A group's
     write permission passes.
     """
-    ways = (Path(os.path.abspath(path)), Path(os.path.realpath(path)))
-    for part in (part for way in ways for part in (way, *way.parents) if os.path.lexists(part)):
+    for part in (part for way in _follow_links(path) for part in (way, *way.parents) if os.path.lexists(part)):
         status = os.lstat(part)
         is_open = stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX
         if status.st_uid != 0 or is_open:
             whose = f"belongs to user {status.st_uid}" if status.st_uid else "may be written to by everybody"
             return f"{part} {whose}"
     return ""
+
+
+def _follow_links(path: str) -> Iterator[Path]:
+    """Yield the absolute path, and after it the path that each link in it leads to, as many as the kernel follows."""
+    way = Path(os.path.abspath(path))
+    for _ in range(LINKS_MOST):
+        yield way
+        link = next((part for part in (*reversed(way.parents), way) if part.is_symlink()), None)
+        if link is None:
+            return
+        way = link.parent / link.readlink() / way.relative_to(link)
 
 
 def _resolve_for_root(path: Path) -> Path:

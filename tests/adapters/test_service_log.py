@@ -107,8 +107,7 @@ def test_a_journald_that_came_back_is_found(tmp_path: Path, journald: socket.soc
 
 
 def test_without_journald_a_sentence_is_one_line_with_its_priority(capsys: pytest.CaptureFixture[str]) -> None:
-    log = Log(None)
-    log.say(3, "one.conf:1: wrong; two.conf:2: wrong, too")
+    Log(None).say(3, "one.conf:1: wrong; two.conf:2: wrong, too")
     assert capsys.readouterr().err == "<3>one.conf:1: wrong; two.conf:2: wrong, too\n"
 
 
@@ -116,18 +115,15 @@ def test_a_person_at_a_terminal_is_shown_no_priority(monkeypatch: pytest.MonkeyP
     screen, terminal = pty.openpty()
     with io.TextIOWrapper(io.FileIO(terminal, "w"), write_through=True) as stderr, io.FileIO(screen, "r") as seen:
         monkeypatch.setattr("sys.stderr", stderr)
-        log = Log(None)
-        log.say(4, "wrong")
+        Log(None).say(4, "wrong")
         assert seen.readline() == b"wrong\r\n"
 
 
 def test_a_stderr_that_nobody_reads_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     readable, writable = os.pipe()
     os.close(readable)
-    unbuffered = io.TextIOWrapper(io.FileIO(writable, "w"), write_through=True)
-    monkeypatch.setattr("sys.stderr", unbuffered)
-    log = Log(None)
-    log.say(6, "nobody listens")
+    monkeypatch.setattr("sys.stderr", io.TextIOWrapper(io.FileIO(writable, "w"), write_through=True))
+    Log(None).say(6, "nobody listens")
 
 
 @pytest.mark.parametrize(("stream", "found"), [("{dev}:{ino}", SOCKET), ("{dev}:1", None), ("", None), (None, None)])

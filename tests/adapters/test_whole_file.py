@@ -20,7 +20,7 @@ from journalkeeper.cli import lab
 from journalkeeper.journald import opening
 from journalkeeper.model.errors import FileError, KeeperError
 from journalkeeper.probe.base import scratch
-from journalkeeper.whole_file import write_whole
+from journalkeeper.whole_file import find_stranger, write_whole
 
 
 def write(path: str, text: str, *, replace: bool = True) -> None:
@@ -144,9 +144,17 @@ def test_a_users_link_is_not_followed_that_changes_places_with_a_file_of_roots_b
 def test_a_circle_of_links_ends(tmp_path: Path) -> None:
     (tmp_path / "a").symlink_to("b")
     (tmp_path / "b").symlink_to("a")
-    with pytest.raises(FileError) as caught:
+    with pytest.raises(FileError, match=os.strerror(errno.ELOOP)):
         write(f"{tmp_path}/a/x", "text")
-    assert caught.value.number == errno.ELOOP
+
+
+@pytest.mark.root
+def test_each_link_of_a_chain_must_be_roots(tmp_path: Path) -> None:
+    for name, target in (("first", "second"), ("second", "third"), ("third", ".")):
+        (tmp_path / name).symlink_to(target)
+    assert not find_stranger(f"{tmp_path}/first/x")
+    os.lchown(tmp_path / "second", 12345, 12345)
+    assert find_stranger(f"{tmp_path}/first/x") == f"{tmp_path}/second belongs to user 12345"
 
 
 @pytest.mark.root

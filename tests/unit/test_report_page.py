@@ -162,8 +162,7 @@ def test_the_first_problem_is_the_verdict() -> None:
     one = Finding("no-room", Severity.PROBLEM, {}, "It is full.", ())
     advice = one._replace(severity=Severity.ADVICE, sentence="It is slow.")
     assert "It is full. 1 more problem below." in head(evidence(), Verdict((one, one, advice), (), ()))
-    said = head(evidence(), Verdict((advice,), ("a",), ()))
-    assert "1 check passed, 1 suggestion below." in said
+    assert "1 check passed, 1 suggestion below." in head(evidence(), Verdict((advice,), ("a",), ()))
 
 
 @pytest.mark.parametrize("counters", [None, Counters(), Counters(bytes_reclaimed=0)])
