@@ -82,7 +82,7 @@ def nocow_redundant(places: list[Place], look: Look) -> Answers:
         where = [one.directory for one, _ in found]
         profiles = sorted({volume.data_profile for _, volume in found})
         sentence = f"{list_names(where)} is NOCOW on {' and '.join(profiles)}: no checksum shows which copy is good."
-        yield advice(sentence, *_list_datacow_commands(where), directories=where, data_profiles=profiles)
+        yield advice(sentence, *_list_datacow_commands(found), directories=where, data_profiles=profiles)
 
 
 def nocow_snapshots(files: Files, places: list[Place], look: Look) -> Answers:
@@ -93,7 +93,7 @@ def nocow_snapshots(files: Files, places: list[Place], look: Look) -> Answers:
     if found := _find_nocow_despite(places, look, Reason.SNAPSHOTS):
         where, clause = [one.directory for one, _ in found], nocow.find_snapshots(*found[0], look.host)
         sentence = f"{list_names(where)} is NOCOW, and {clause}: its files fragment anyway, without checksums."
-        yield advice(sentence, *_list_datacow_commands(where), directories=where)
+        yield advice(sentence, *_list_datacow_commands(found), directories=where)
 
 
 def pinned_by_snapshots(files: Files, look: Look) -> Answers:
@@ -154,8 +154,7 @@ def damaged(files: Files, look: Look) -> Answers:
     if found := [file for file in files if file.problem in {Reason.BAD_HEADER, Reason.NOT_JOURNAL}]:
         paths, own = [file.path for file in found], {one.directory: one for one in look.host.instances if one.rotatable}
         held = [one for one in found if one.kind is Kind.ACTIVE and one.owner != "remote" and one.directory in own]
-        names = dict.fromkeys(own[file.directory].namespace for file in held)
-        rotated = (f"journalctl {f'--namespace={name} ' if name else ''}--rotate" for name in names)
+        rotated = _list_rotations([own[file.directory] for file in held])
         moved = [f"mv --backup=numbered -t {ASIDE} {quote(one.path)}" for one in found if one not in held]
         sentence = f"{pluralize(len(paths), 'damaged journal file')}: {list_names(paths)}. Some entries are unreadable."
         yield advice(sentence, *rotated, *([f"mkdir -p {ASIDE}", *moved] if moved else ()), files=paths)
@@ -198,10 +197,16 @@ def _find_nocow_despite(places: list[Place], look: Look, reason: Reason) -> list
     return [place for place, decision in decided if decision is not None and decision.reason is reason]
 
 
-def _list_datacow_commands(directories: list[str]) -> tuple[str, ...]:
-    """Return shell commands that make new files in `directories` copy-on-write, also after a boot, and then rotate."""
-    keep = "ln -sf /dev/null /etc/tmpfiles.d/journal-nocow.conf"
-    return (keep, *(f"chattr -C {quote(path)}" for path in directories), "journalctl --rotate")
+def _list_datacow_commands(places: list[Place]) -> tuple[str, ...]:
+    """Return shell commands that make new files in `places` copy-on-write, also after a boot, and then rotate."""
+    keep, where = "ln -sf /dev/null /etc/tmpfiles.d/journal-nocow.conf", [one for one, _ in places]
+    return (keep, *(f"chattr -C {quote(one.directory)}" for one in where), *_list_rotations(where))
+
+
+def _list_rotations(instances: list[Instance]) -> list[str]:
+    """Return a command that rotates for each namespace of `instances` whose journald accepts requests."""
+    names = dict.fromkeys(one.namespace for one in instances if one.rotatable)
+    return [f"journalctl {f'--namespace={name} ' if name else ''}--rotate" for name in names]
 
 
 def _list_subvolume_commands(look: Look, shared: list[JournalFile]) -> tuple[str, ...]:

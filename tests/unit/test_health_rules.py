@@ -250,8 +250,7 @@ def test_fragmented_files_are_summed_and_the_remedy_names_their_directory() -> N
     assert found.sentence == says
     assert found.facts == {"files": [files[1].path, files[0].path], "extents": 5000, "ideal_extents": 2}
     assert found.remedy == (f"journalkeeper plan -D {DIRECTORY_SHOP}", f"journalkeeper defrag -D {DIRECTORY_SHOP}")
-    own = look(*files, instances=(limits(),))
-    found = finding("fragmented", evidence(look=own, **UNKEPT))
+    found = finding("fragmented", evidence(look=look(*files, instances=(limits(),)), **UNKEPT))
     assert found.remedy == ("journalkeeper plan", "journalkeeper defrag")
 
 
@@ -273,9 +272,10 @@ def test_a_hostile_name_is_cut_and_quoted() -> None:
     assert len(found.sentence) < 300
     assert f"'{name}'" in found.remedy[-1]
     raid1 = (volume(data_profile="raid1", redundant=True),)
-    found = finding("nocow-redundant", seen(instances=(NOCOW._replace(directory="/mnt/a b;c"),), volumes=raid1))
-    assert "chattr -C '/mnt/a b;c'" in found.remedy
-    assert found.facts == {"directories": ["/mnt/a b;c"], "data_profiles": ["raid1"]}
+    one = limits(directory="/mnt/a b;c", namespace="n", nocow=True)
+    found = finding("nocow-redundant", seen(instances=(NOCOW, one), volumes=raid1))
+    assert found.remedy[-2:] == ("chattr -C '/mnt/a b;c'", "journalctl --namespace=n --rotate")
+    assert found.facts == {"directories": [NOCOW.directory, "/mnt/a b;c"], "data_profiles": ["raid1"]}
     assert list_names(["a", "b", "c", "d", "e"]) == "a, b, c and 2 more"
     assert [shorten(text, 5) for text in ("12345", "123456")] == ["12345", "...56"]
 
