@@ -72,7 +72,7 @@ class Verdict(NamedTuple):
         return problems or [f"{rule}: {part.why}." for rule, part in self.unknown[:1]]
 
     def headline(self, ok: str) -> str:
-        """Return "Act: " and the first problem, or "Unknown: " and the first missing evidence, or "OK: " and `ok`."""
+        """Return "Act: " and the first problem's `line`, "Unknown: " and the first missing evidence, or "OK: {ok}"."""
         if self.problems:
             return f"Act: {self.problems[0].line}"
         return f"Unknown: {self.unknown[0][1].why}." if self.unknown else f"OK: {ok}"
@@ -140,15 +140,15 @@ def judge(evidence: Evidence, rules: Iterable[Rule]) -> Verdict:
 
 
 def list_names(names: Iterable[str]) -> str:
-    """Return the first LISTED names, shortened, with the number of the others: "a, b, c and 4 more"."""
+    """Return the first LISTED names, shortened, with the number of the others: "a, b" or "a, b, c and 4 more"."""
     known = [shorten(name) for name in names]
     rest = f" and {len(known) - LISTED} more" if len(known) > LISTED else ""
     return ", ".join(known[:LISTED]) + rest
 
 
 def shorten(text: str, longest: int = NAME_CHARACTERS) -> str:
-    """Return `text` in at most `longest` characters (5 or more). The ends stay, because they distinguish files."""
+    """Return `text` in at most `longest` characters (5 or more): of a longer text both ends, and "..." between."""
     if len(text) <= longest:
         return text
     head = longest // 2
-    return f"{text[: longest - 3 - head]}...{text[-head:]}"  # D-Bus escapes all but ASCII
+    return f"{text[: longest - 3 - head]}...{text[-head:]}"  # the ends distinguish files; D-Bus escapes all but ASCII

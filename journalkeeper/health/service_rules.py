@@ -55,8 +55,8 @@ RESTART: Final = "systemctl restart journalkeeper.service"
 def journald_silent(silent: tuple[tuple[str, Silence], ...]) -> Answers:
     """A journald of this host takes no messages: it is stopped, masked, has failed or does not answer.
 
-    Or a rollback left the journal behind, and journald stores them in memory only. One problem for the first unit. The
-    journald of a namespace without a listening socket is not used.
+    Or a rollback left the journal behind, and journald stores them in memory only. One problem for the first unit, with
+    all units as facts. The journald of a namespace without a listening socket is not used.
     """
     for unit, silence in silent[:1]:
         command = f"systemctl {'restart' if silence is Silence.HUNG else 'start'} {unit}"
@@ -70,7 +70,7 @@ def journald_silent(silent: tuple[tuple[str, Silence], ...]) -> Answers:
 def bad_configuration(evidence: Evidence) -> Answers:
     """The configuration on disk is wrong, or is not the one that runs.
 
-    One problem with the error text. Unknown while the service starts or hangs, and without service and history.
+    One problem with the error text; else Unknown while the service starts or hangs, and without service and history.
     """
     present = evidence.present
     wrong = evidence.config_error or (not isinstance(present, Unknown) and present.configuration)
@@ -84,9 +84,9 @@ def keeper_down(evidence: Evidence) -> Answers:
     """Neither the service nor the timer that replaces it runs, so nothing keeps the journal in order.
 
     The timer is journalkeeper-defrag.timer. Without an enabled service, a run by hand in the last two days is enough.
-    A service that runs but is not on the bus is a problem, too. Where no journal directory is on btrfs, there is none.
-    Unknown if the states of the units cannot be read, if systemd is about to start a service that has not failed, and
-    for the first minute of a start.
+    A service that runs but is not on the bus is a problem, too; one that hangs is left to keeper-hung. Where no journal
+    directory is on btrfs, there is no problem. Unknown if the states of the units cannot be read, if systemd is about
+    to start a service that has not failed, and for the first minute of a start.
     """
     look, units = evidence.look, evidence.units
     elsewhere = not isinstance(look, Unknown) and bool(look.foreign) and not look.host.instances
@@ -234,8 +234,8 @@ def limit_reached(present: Present) -> Answers:
 def files_failing(present: Present) -> Answers:
     """The last action on a file failed, or the file cannot be looked at.
 
-    One problem for all files. Failures that end without an administrator do not count, nor do those of limit-reached
-    and volume-full.
+    One problem for all files, without those of limit-reached and volume-full. Failures that end without an
+    administrator are not in the evidence.
     """
     if failures := [one for one in present.failures if one.reason not in {Reason.TOO_MANY, Reason.FREE_SPACE}]:
         first, number = failures[0], len(failures) - 1
@@ -250,7 +250,7 @@ def files_failing(present: Present) -> Answers:
 def volume_full(present: Present) -> Answers:
     """The volume has too little free space for an action that pays.
 
-    One problem for all files, with the detail and the remedy of the first.
+    One problem for all files that failed or were skipped for it, with the detail and the remedy of the first.
     """
     if lacking := [one for one in present.failures if one.reason is Reason.FREE_SPACE]:
         first, count = lacking[0], pluralize(len(lacking), "file")

@@ -66,7 +66,7 @@ def volatile(storage: Storage) -> Answers:
 
 
 def not_btrfs(look: Look) -> Answers:
-    """A journal directory is on another filesystem, where there is nothing to mend. One advice for all."""
+    """A journal directory is on another filesystem: there is nothing to mend. One advice for all, with findmnt(8)."""
     if look.foreign:
         sentence = f"{list_names(look.foreign)} is not on btrfs: journalkeeper has nothing to do there."
         remedy = (f"findmnt --target {quote(path)}" for path in look.foreign)
@@ -116,7 +116,7 @@ def pinned_by_snapshots(files: Files, look: Look) -> Answers:
 
 
 def _estimate_shared_disk_bytes(file: JournalFile) -> int:
-    """Return the estimated disk bytes that `file` shares: the shared part of its disk usage; low if that is unknown."""
+    """Estimate the disk bytes that `file` shares: that part of its disk usage, else shared bytes less encoded ones."""
     lies = file.extents
     if file.disk_bytes is None:
         return max(0, lies.shared_bytes - lies.encoded_bytes)
@@ -126,8 +126,8 @@ def _estimate_shared_disk_bytes(file: JournalFile) -> int:
 def fragmented(files: Files, look: Look, config: Config, evidence: Evidence) -> Answers:
     """Files have many more extents than they need, and no service works on them.
 
-    One advice from 300 extents that `defrag --now` would save. A service that works leaves files fragmented for a
-    while, because they settle or a flush is near; keeper-starved reports the files that wait for too long. An active
+    One advice, to plan and defragment, from 300 extents that `defrag --now` would save. A service that works leaves
+    files fragmented for a while, because they settle or a flush is near; keeper-starved reports longer waits. An active
     unit that does not answer counts as a service that works, a paused service and unknown units do not.
     """
     live, units = evidence.service, evidence.units
@@ -163,8 +163,8 @@ def damaged(files: Files, look: Look) -> Answers:
 def waits(journal: Journal, now_us: int) -> Answers:
     """Messages wait long for journald, and with them, once its queue is full, the programs that send them.
 
-    Advice from a 99th percentile of 0.5 s or a wait of 3 s in the last 7 days. Unknown below 100 messages with a time
-    of sending.
+    Advice from a 99th percentile of 0.5 s or a wait of 3 s in the last 7 days. Below 100 messages with a time of
+    sending, Unknown whatever the waits.
     """
     recent = sorted((one for one in journal.intake if one.when_us >= now_us - RECENT_US), key=lambda one: one.wait_us)
     number = len(recent)

@@ -66,8 +66,8 @@ def judge_present(present: Present, now_us: int) -> Verdict:
 def find_present(evidence: Evidence) -> Present | Unknown:
     """Return the facts from which rules judge the work, or Unknown if the service starts or hangs.
 
-    A service that answers has judged its own facts: then only `looked` is set. Without a service, the facts are the
-    waiting files in the history, and the failures since the last run began; Unknown without a history.
+    A service that answers has judged its own facts: then only `looked` is set. Without a service, the facts are only
+    the waiting files in the history, and the failures since the last run began; Unknown without a history.
     """
     service, record = evidence.service, evidence.record
     if isinstance(service, Manager):
@@ -131,7 +131,7 @@ def describe_waits(skipped: Iterable[Skip]) -> str:
 
 
 def _describe_end(skip: Skip) -> str:
-    """Return what the file waits for: the detail of QUIET_HOURS, or the text in WAITS, or "(REASON)"."""
+    """Return what the file waits for: the detail of QUIET_HOURS, if any, else the text in WAITS, else "(REASON)"."""
     known = skip.detail if skip.reason is Reason.QUIET_HOURS else ""  # it has the time; empty for other users
     return known or WAITS.get(skip.reason, f"({skip.reason})")
 
@@ -150,12 +150,12 @@ def find_noun(skip: Skip) -> str:
 
 
 def describe_foreign(paths: Sequence[str]) -> str:
-    """Return "PATH is not on btrfs; there is nothing to do" for one or more `paths`."""
+    """Return "PATH is not on btrfs; there is nothing to do", or "PATH and PATH are not ..." for two or more `paths`."""
     return f"{' and '.join(paths)} {'is' if len(paths) == 1 else 'are'} not on btrfs; there is nothing to do"
 
 
 def describe_absence(units: tuple[Unit, ...] | Unknown) -> str:
-    """Return "not running", or "no answer on D-Bus" if the service is active or unknown, and what works without it."""
+    """Return "not running", or "no answer on D-Bus" for an active or unknown service, and that `scan` shows files."""
     is_down = not isinstance(units, Unknown) and find_unit(units, SERVICE).active != "active"
     return f"{'not running' if is_down else 'no answer on D-Bus'}; `journalkeeper scan` shows the files"
 

@@ -92,7 +92,7 @@ NEAR_IDEAL: Final = 1.1
 
 
 def propose(case: Case) -> Action | Skip:
-    """Return the rewrite that pays for this file, or a Skip with the reason why none pays: IDEAL or NO_GAIN."""
+    """Return the rewrite that pays (`add_savings` comes later), or a Skip: IDEAL up to NEAR_IDEAL, else NO_GAIN."""
     return _judge_archive(case) if case.is_at_rest else _judge_active(case)
 
 
@@ -210,8 +210,8 @@ def find_costly_mibs(file: JournalFile, config: Config, unshares: str = "yes") -
 def is_fragmented(file: JournalFile, after: Outcome | None, config: Config) -> bool:
     """Return whether a rewrite would pay because of the number of extents, if no rule forbade it.
 
-    It pays if an active file has a costly MiB, or if it takes MinExtents= from an archive that is not NEAR_IDEAL.
-    `after` is the outcome of an action on the file since the look, or None. An active file with one is not fragmented.
+    It pays if an active file has a costly MiB, or if it takes MinExtents= from an archive that is not NEAR_IDEAL, NOCOW
+    or not. `after` is the outcome of an action since the look, or None; an active file with one is not fragmented.
     """
     if file.kind is Kind.ACTIVE:
         return after is None and bool(find_costly_mibs(file, config))
@@ -223,5 +223,5 @@ def is_fragmented(file: JournalFile, after: Outcome | None, config: Config) -> b
 
 
 def becomes_compressed(file: JournalFile, config: Config) -> bool:
-    """Return whether a rewrite would leave the file compressed: as now, or any archive if Compress= is not "no"."""
+    """Return whether the file is compressed, or becomes so by Compress= as an archive (obstacles are not checked)."""
     return file.compressed or (file.kind is not Kind.ACTIVE and parse_compression(config.defrag.compress) is not None)

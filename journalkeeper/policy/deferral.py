@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Reasons to postpone an action that pays.
+"""Reasons to postpone an action that pays. The caller sets `puts_off` in the Skips.
 
 Only an action that would otherwise run is postponed, so a file in good order never causes a wake-up. Each answer names
 the time of the next attempt, if that time is known.
@@ -114,7 +114,7 @@ def wait_for_disk(path: str, volume: Volume | None, now_us: int, config: Config)
 def postpone(case: Case) -> Skip | None:
     """Return a Skip if a rewrite that does not hurry has to wait after a failure or for the volume, else None.
 
-    A change of a file at rest ends its failure. INTERNAL_ERROR and FOREIGN_OWNER last until a change, without a time.
+    A new size or mtime ends the failure of a file at rest; until one, INTERNAL_ERROR and FOREIGN_OWNER have no time.
     """
     if case.request.hurries:
         return None

@@ -149,7 +149,7 @@ class FlushTimer:
 
     @property
     def state(self) -> State:
-        """OFFLINE if nothing is unsynced; ONLINE with a timer whose start is known; else UNKNOWN."""
+        """The phase as a State: OFFLINE for FLUSHED, ONLINE with a `since`, else UNKNOWN, also without a timer."""
         return {Phase.UNKNOWN: State.UNKNOWN, Phase.FLUSHED: State.OFFLINE}.get(self.phase, State.ONLINE)
 
     @property
@@ -177,7 +177,7 @@ class FlushTimer:
         self._try_enter(clue, Span(self._armed.earliest_us, since.latest_us) if is_armed else since)
 
     def note_append(self, heard_us: int) -> None:
-        """Record an append, reported at `heard_us` and up to COALESCED_US earlier. Without a timer, plan a look."""
+        """Record an append, reported at `heard_us`: start a timer or date an UNHEARD one. Untimed, only plan a look."""
         if not self.has_timer:
             self._untimed_look_us = self._untimed_look_us or heard_us + RARELY_US
             return
@@ -226,9 +226,9 @@ class FlushTimer:
     def _note_known_timer(self, since: Span, seen: Span, *, moved: bool, synced: bool) -> bool:
         """Record a look, made within `seen`, at unsynced files with a timer that started within `since`.
 
-        `moved`: a first block has moved since the last look, before the timer is due by another sync or a restart of
-        the timer, after that by the flush or the kernel. `synced`: the volume was committed. Return True if the timer
-        has started anew: `_patience_us` is over, no block moves any more, and the new start is not too vague.
+        `moved`: a first block has moved since the last look. Before the due time this can only make `since` longer.
+        `synced`: the volume was committed. Return True if the timer has started anew, at the moves or, without any,
+        when it was due: `_patience_us` is over and no block moves any more. If that start is too vague, it is UNKNOWN.
         """
         now_us = seen.latest_us
         due_us, end_us = since.earliest_us + self.interval_us, since.latest_us + self.interval_us
@@ -288,12 +288,12 @@ class FlushTimer:
         """Forget the addresses of the first blocks, because a rewrite by this service moved them."""
         self._looked = self._looked._replace(blocks={})
 
-    def may_be_live(self, inode_number: int, age_us: int, now_us: int) -> bool:
-        """Return whether a journald will still flush this ONLINE file, last changed `age_us` ago by the wall clock.
+    def may_be_live(self, inode_number: int, unchanged_us: int, now_us: int) -> bool:
+        """Return whether a journald will flush this ONLINE file yet: `unchanged_us` is at most `interval_us` + LATE_US.
 
-        If setting the clock made `age_us` too large, a known timer decides, for files that the last look saw ONLINE.
+        If setting the wall clock made it too large, a known timer decides, for files that the last look saw ONLINE.
         """
-        if age_us <= self.interval_us + LATE_US:
+        if unchanged_us <= self.interval_us + LATE_US:
             return True
         awaited = self.since is not None and now_us < self.since.latest_us + self.interval_us + LATE_US
         return awaited and inode_number in self._looked.online

@@ -82,7 +82,7 @@ class Loss(NamedTuple):
 
 
 def find_full_file_bytes(files: Iterable[JournalFile], max_file_bytes: int) -> int:
-    """Return where journald ends a file: the median `full_bytes`, from 1 MiB to `max_file_bytes`, else the latter."""
+    """Return where a file ends: the median known `full_bytes`, clamped to 1 MiB..`max_file_bytes`, else the latter."""
     ends = [file.full_bytes for file in files if file.full_bytes]
     return min(max_file_bytes, max(MIB, round(median(ends)))) if ends else max_file_bytes
 

@@ -64,7 +64,7 @@ def decide(instance: Instance, volume: Volume | None, cases: Cases) -> Action | 
 
 
 def _find_doubt(instance: Instance, volume: Volume, host: Host) -> tuple[Reason, str] | None:
-    """Return (reason, detail) why Nocow=auto wants datacow: REDUNDANT, or SNAPSHOTS unless +C is recent; else None."""
+    """Return (reason, detail) why Nocow=auto wants datacow: `redundant`, or snapshots without a recent +C; or None."""
     if volume.redundant:
         return Reason.REDUNDANT, f"the volume stores data as {volume.data_profile}"
     snapshots = find_snapshots(instance, volume, host)

@@ -69,7 +69,7 @@ def plan(host: Host, request: Request, config: Config) -> Plan:
 
 
 def _put_off(action: Action, reason: Reason, detail: str, until_us: int) -> Skip:
-    """Return the Skip that delays `action`. A delayed rotation is listed under its directory."""
+    """Return the Skip that delays `action`. A delayed rotation is listed under its directory, without extents."""
     skip = action.skip(reason, detail, until_us, puts_off=True)
     return skip._replace(path=action.target.directory, extents=0) if action.action is Verb.ROTATE else skip
 
@@ -85,7 +85,7 @@ def _decide_by_instance(file_actions: Sequence[Action], cases: Cases) -> list[Ac
 
 
 def _decide_on_directory(question: rotate.Question, file_actions: Sequence[Action]) -> list[Action | Skip]:
-    """Return the decisions on +C and on rotation, if there are any. No rotation comes before +C that is STARTING."""
+    """Return the decisions on +C and rotation, if any: no rotation before +C (STARTING), nor into NOCOW if UNWANTED."""
     instance, cases = question.instance, question.cases
     volume = cases.volumes.get(instance.device)
     attribute = nocow.decide(instance, volume, cases)

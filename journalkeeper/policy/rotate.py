@@ -61,8 +61,8 @@ class Question:
     """Everything that bears on the rotation of `instance`. `cases` makes the Cases of its files.
 
     `planned` is the number of rotations that this plan already contains. `actives` are the files that a rotation turns
-    into archives. `allocated_bytes` is the size of all files, which after it are archives. `max_file_bytes` is
-    SystemMaxFileSize=, or an estimate if that is unknown or unlimited.
+    into archives. `allocated_bytes` is the size of all files of the directory, which after it are archives.
+    `max_file_bytes` is SystemMaxFileSize=; if that is unknown or unlimited, the size of `actives`, at least 1 MiB.
     """
 
     def __init__(self, instance: Instance, cases: Cases, planned: int) -> None:
@@ -75,7 +75,7 @@ class Question:
 
     @cached_property
     def loss(self) -> Loss | None:
-        """The cost of the rotation in history, None if journald's limits are unknown."""
+        """The cost of this one rotation, not of `planned` ones, in history; None if journald's limits are unknown."""
         most = self.kept_bytes
         if most is None:
             return None
@@ -88,7 +88,7 @@ class Question:
 
     @property
     def kept_bytes(self) -> int | None:
-        """The bytes that files may take by SystemMaxUse= (without it 0, no limit) and SystemKeepFree=; None if unknown.
+        """The bytes that SystemMaxUse= and SystemKeepFree= permit; 0 (no limit) without SystemMaxUse=, None if unknown.
 
         SystemKeepFree= always leaves them their present size. journald itself never uses less than the size that it
         found when it started, which is not visible from outside. Source: cache_space_refresh(), journald-server.c.
@@ -105,8 +105,8 @@ class Question:
 
 
 def veto_excess_rotations(question: Question) -> Skip | None:
-    """Veto a rotation for AGAIN_US when all instances made RotationsPerDay= in 24 hours, this plan included, unless
-    `ignores_budget`. RotationsPerDay=0 is NOT_ASKED, without a time.
+    """Veto a rotation (BUDGET) for AGAIN_US when all instances made RotationsPerDay= in 24 hours, this plan included,
+    unless `ignores_budget`. RotationsPerDay=0 is NOT_ASKED, without a time.
     """
     allowed = question.cases.config.budget.rotations_per_day
     made = question.cases.host.rotations + question.planned
@@ -122,7 +122,7 @@ def veto_by_retention(question: Question, part: float = 1) -> Skip | None:
     """Veto a rotation that costs more of the history than this part of HistoryLoss=, or an unknown part of it.
 
     MaxRetentionSec= vetoes, too, unless MaxFileSec= is set and not longer: journald deletes an archive when its first
-    entry is too old, with all later entries in it. A request that hurries is vetoed as well.
+    entry is too old, with all later entries in it. A request that hurries is vetoed as well. No Skip has a time.
     """
     retention_us = question.instance.max_retention_us
     if retention_us not in {0, INFINITY_US} and not 0 < question.instance.max_file_us <= retention_us:
@@ -171,7 +171,7 @@ def decide_rotation(question: Question, file_actions: Sequence[Action], *, nocow
 
 
 def _rotate_into_nocow(question: Question) -> Action | Skip | None:
-    """Return a rotation for a datacow file in a NOCOW directory, a Skip, or None if all active files are NOCOW.
+    """Return a rotation for a datacow file, a Skip, or None if all are NOCOW; the caller knows that new files will be.
 
     Files with a problem, several links or another owner than root do not count. A Skip comes first for a file that is
     new after a rotation and still datacow (NOT_TAKEN), then for RotateToApply=no, then from `_find_veto`.
@@ -256,6 +256,7 @@ def _count_immediate_bytes(question: Question) -> int:
 
 
 def _make_rotation(question: Question, file: JournalFile, reason: Reason) -> Action:
+    """Return the rotation of the whole directory, with the path and the extents of `file` alone, without a detail."""
     one = question.instance
     return Action(
         path=file.path,

@@ -64,7 +64,7 @@ def veto_hard_links(case: Case) -> Skip | None:
 
 
 def veto_foreign_owner(case: Case) -> Skip | None:
-    """Veto a file that root does not own, unless its name assigns it to systemd-journal-remote."""
+    """Veto a file that root does not own. A file of systemd-journal-remote, by its name, may have any owner."""
     if case.file.uid == 0 or case.file.owner == "remote":
         return None
     return _skip(case, Reason.FOREIGN_OWNER, f"the file belongs to user {case.file.uid}, journald's belong to root")
@@ -88,7 +88,7 @@ def veto_settling(case: Case) -> Skip | None:
 
 
 def veto_unfinished_archive(case: Case) -> Skip | None:
-    """Veto an archive whose header has another state than ARCHIVED, because journald may still write it.
+    """Veto an archive, but no `.journal~`, whose header is in another state than ARCHIVED: journald may still write it.
 
     No event reports the new state. The Skip has the time of the next check, or none after a day: journald was killed.
     """
@@ -104,8 +104,8 @@ def veto_unfinished_archive(case: Case) -> Skip | None:
 def veto_repeated_rewrite(case: Case) -> Skip | None:
     """Veto another rewrite of an archive that did not change, and of an active file if the last one saved too little.
 
-    The reason is RECORDED, or NO_GAIN if the last rewrite saved too little. More extents (`_find_least_growth`) or a
-    request for another compression end the veto, and after a rotation there is none.
+    The reason is RECORDED, or NO_GAIN if the last rewrite saved too little. A change of an archive, more extents
+    (`_find_least_growth`) or a request for another compression end the veto, and after a rotation there is none.
     """
     past, file = case.past, case.file
     if past is None or past.verb is Verb.ROTATE or case.needs_other_compression:
@@ -128,7 +128,7 @@ def veto_repeated_rewrite(case: Case) -> Skip | None:
 
 
 def _find_least_growth(case: Case, past: Past) -> int:
-    """Return the extents to gain after `past`: MinExtents=, or ExtentsPerMiB= per MiB that it wrote if active."""
+    """Return the extents to gain after `past`: MinExtents=; if active, ExtentsPerMiB= per MiB written, rounded up."""
     defrag = case.config.defrag
     if case.is_at_rest:
         return defrag.min_extents

@@ -73,8 +73,8 @@ def update_window(seen: Window, now_us: int) -> Window:
 def _find_window(instance: Instance, online: Sequence[JournalFile], calm: str, now_us: int, margin_us: int) -> Window:
     """Return the flush window of `instance`, whose unsynced files are `online`; without any, its reason is `calm`.
 
-    Only the reason "online" has a time to close. Only "unsynced" has a time to open: a whole interval after the last
-    change, the window is open and "stale".
+    Without a timer it is open. Only the reason "online" has a time to close. Only "unsynced" has a time to open: a
+    whole interval after the last change, the window is open and "stale".
     """
     name, interval_us = instance.name, instance.sync_interval_us
     if not online:
