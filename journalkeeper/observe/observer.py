@@ -201,6 +201,7 @@ class Observer:
                 self._subvolumes[device] = subvolume
                 self._maps.clear()
                 self._kept = {path: row for path, row in self._kept.items() if row.device != device}
+        listing = layout.list_directory(fd)  # a directory that cannot be listed is no instance
         flags = inode.get_flags(fd)
         space = os.fstatvfs(fd)
         settings = layout.read_effective_settings(place, space)
@@ -217,7 +218,6 @@ class Observer:
             rotatable=settings.storage in {"auto", "persistent"} and control.can_be_asked(place),
             **{name: value for name, value in settings._asdict().items() if name in Instance._fields},
         )
-        listing = layout.list_directory(fd)
         gathered.leftovers += [f"{place.path}/{name}" for name in listing.leftovers]
         return listing
 

@@ -95,11 +95,6 @@ def test_a_listing_parts_journals_from_leftovers_and_the_rest(tmp_path: Path) ->
             assert found.leftovers == [".journalkeeper-1.tmp"]
 
 
-def test_an_open_directory_that_cannot_be_listed_is_an_error_of_its_own(tmp_path: Path) -> None:
-    with hold(os.open(tmp_path, os.O_PATH)) as unreadable, pytest.raises(OSError, match="Bad file descriptor"):
-        list_directory(unreadable)
-
-
 @pytest.mark.parametrize("most", [2, 9])
 def test_a_file_that_is_renamed_during_the_listing_counts_once(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     twice = ["remote-a.journal", "system.journal", "remote-a.journal", "user-1.journal", "system.journal"]

@@ -188,10 +188,14 @@ def test_a_host_has_nothing_to_do_only_if_no_journal_directory_is_on_btrfs(top: 
 @pytest.mark.may_skip
 def test_a_directory_on_another_filesystem_is_a_row_beside_the_others(top: Path, elsewhere: Path) -> None:
     files = Observer().look([str(elsewhere), str(top)], now_us=now_us()).files
-    assert [(file.path, file.problem) for file in files if file.problem] == [
-        (str(elsewhere / MACHINE), Reason.NOT_BTRFS)
-    ]
-    assert len(files) == 1 + len(NAMES)
+    (bad,) = (file for file in files if file.problem)
+    assert (bad.path, bad.problem, len(files)) == (str(elsewhere / MACHINE), Reason.NOT_BTRFS, 1 + len(NAMES))
+
+
+def test_a_directory_that_cannot_be_listed_is_a_row_and_no_instance(top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "scandir", lambda at, real=os.scandir: real(1 << 20 if isinstance(at, int) else at))
+    seen = look(top)
+    assert (seen.instances, [row.problem for row in seen.files]) == ((), [Reason.REFUSED])
 
 
 @pytest.mark.parametrize(
