@@ -342,7 +342,7 @@ def _hold_in_run(top: str, *words: str) -> AbstractContextManager[object]:
 
 
 def _move(tree: isolate.Tree) -> None:
-    """Move the tree while journald writes to /run, let journald write to the new tree, and remove the old one.
+    """Move the tree into a subvolume, or out of one, while journald writes to /run; then remove the old tree.
 
     Raises: KeeperError if no journald that wrote before writes to the new tree: both trees stay; as `isolate.move`.
     """

@@ -44,7 +44,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, context: Context) -> int:
     """Ask the service to pause or to resume its work, show the new state, and return 0, also without a pause to end.
 
-    A pause beyond the year 9999 has no end. Raises: as `Context.require_service`; KeeperError if the service refuses.
+    A pause without SPAN, or beyond the year 9999, has no end.
+
+    Raises: as `Context.require_service`; KeeperError if the service refuses.
     """
     with context.require_service() as service:
         if args.command == "resume":

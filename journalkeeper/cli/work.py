@@ -183,7 +183,7 @@ def describe_sums(outcomes: Sequence[Outcome]) -> str:
     """Return the extents and disk bytes of files before and after: "9 to 1 extent, 8 MiB to 576 KiB on disk".
 
     Rotations are left out, because a rotation removes no extent: they alone are "0 to 0 extents". The disk bytes are
-    those of measured files, if any.
+    those of measured files, if any; "once other files with the old data are deleted" follows if a file was shared.
     """
     outcomes = [one for one in outcomes if one.action is not Verb.ROTATE]
     before, after = sum(one.extents_before for one in outcomes), sum(one.extents_after for one in outcomes)

@@ -230,7 +230,7 @@ class Unit(NamedTuple):
 
     @property
     def start_sentence(self) -> str:
-        """The time for which the unit has been starting, a sentence without its full stop."""
+        """The unit's name and the time for which it has been starting, a sentence without its full stop."""
         return f"{self.name} has been starting for {format_span(self.age_us)}"
 
 

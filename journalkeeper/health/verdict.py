@@ -161,7 +161,7 @@ def describe_absence(units: tuple[Unit, ...] | Unknown) -> str:
 
 
 def describe_next_run(units: tuple[Unit, ...] | Unknown) -> str:
-    """Return in words that DEFRAG_TIMER starts the next run if it is active, else how to enable the service."""
+    """Return a clause: DEFRAG_TIMER starts the next run; or, if it is not active, how to enable the service."""
     if not isinstance(units, Unknown) and find_unit(units, DEFRAG_TIMER).active == "active":
         return f"{DEFRAG_TIMER} starts the next"
     return "no further run starts by itself (to enable the service: systemctl enable --now journalkeeper.service)"

@@ -121,10 +121,10 @@ def is_leftover(name: str) -> bool:
 
 
 def find_directories(top: str = TOP) -> list[Directory]:
-    """Return the journal directories at `top`: those below it by their names, sorted by path. [] if it is missing.
+    """Return the journal directories at `top`: those below it by their names, sorted by path, none if it is missing.
 
-    `top` itself comes first if it has such a name, or contains journal files. At most MOST_FILES subdirectories
-    count. Only `top` may be a link; the paths in the result are resolved.
+    `top` itself comes first if it has such a name, even if it is missing, or contains journal files. At most
+    MOST_FILES subdirectories count. Only `top` may be a link; the paths in the result are resolved.
 
     Raises: FileError if `top` cannot be listed: EACCES, ENOTDIR.
     """

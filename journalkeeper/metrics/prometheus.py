@@ -123,7 +123,7 @@ class Family(NamedTuple):
 def _make_families(kind: type, read: Callable[[Facts], object]) -> list[Family]:
     """Return a metric for each published field of the record class `kind` whose Key has a text for a metric.
 
-    `read` returns the record, or a mapping from JSON keys to values. A Key's `metric_name` precedes `_name_metric`.
+    `read` returns the record, or a mapping from JSON keys to values. A Key's `metric_name` replaces `_name_metric`.
     """
     return [
         Family(row.about.metric_name or _name_metric(row), row.about.metric, partial(_read_sample, row, read))

@@ -223,5 +223,5 @@ def is_fragmented(file: JournalFile, after: Outcome | None, config: Config) -> b
 
 
 def becomes_compressed(file: JournalFile, config: Config) -> bool:
-    """Return whether the file is compressed, or becomes so by Compress= as an archive (obstacles are not checked)."""
+    """Return whether the file is compressed, or is an archive that Compress= compresses (obstacles are not checked)."""
     return file.compressed or (file.kind is not Kind.ACTIVE and parse_compression(config.defrag.compress) is not None)

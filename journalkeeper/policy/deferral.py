@@ -112,7 +112,7 @@ def wait_for_disk(path: str, volume: Volume | None, now_us: int, config: Config)
 
 
 def postpone(case: Case) -> Skip | None:
-    """Return a Skip if a rewrite that does not hurry has to wait after a failure or for the volume, else None.
+    """Return a Skip if a rewrite that does not hurry waits after a failure, or for maintenance or load, else None.
 
     A new size or mtime ends the failure of a file at rest; until one, INTERNAL_ERROR and FOREIGN_OWNER have no time.
     """

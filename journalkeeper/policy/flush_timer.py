@@ -279,7 +279,7 @@ class FlushTimer:
         self._asked_us = now_us
 
     def note_sync(self, before_us: int, now_us: int) -> None:
-        """Record a requested sync: only an unknown timer started between `before_us` and `now_us`. Forget blocks."""
+        """Record a requested sync. A timer in UNKNOWN started between `before_us` and `now_us`. Forget blocks."""
         self._try_enter(Clue.SYNC, Span(before_us, now_us))
         self._armed = NEVER
         self._looked = self._looked._replace(at_us=now_us, blocks={})

@@ -38,7 +38,7 @@ FOR_WORK: Final = frozenset({Reason.SHARED, Reason.WINDOW_CLOSED})
 def plan(host: Host, request: Request, config: Config) -> Plan:
     """Return the plan for `host`: an action or a skip for each file, the most rewarding actions first.
 
-    Actions on directories come before those on files, and skips are sorted by path. In a rest, actions become skips.
+    Actions on directories come first, and skips are sorted by path. In a rest (`find_rest`) actions become skips.
     """
     cases = Cases(host, request, config)
     judged = [_judge_file(file, cases) for file in host.files]

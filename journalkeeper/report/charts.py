@@ -221,7 +221,7 @@ def _describe_time(time_s: float | None) -> str:
 
 
 def _describe_boots(times_s: Sequence[float | None], first: int) -> str:
-    """Return a sentence on boots before and since the one with the index `first`, or on all if one side is unknown."""
+    """Return a sentence on boots before and since that with index `first`; on all, or none, if a side is unknown."""
     before, since = _describe_median(times_s[:first]), _describe_median(times_s[first:])
     if before and since:
         return f"Before journalkeeper a boot took {before}, since then {since}."

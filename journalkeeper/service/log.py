@@ -141,7 +141,9 @@ class Log:
         self.log(place, ERROR, f"{what}: bug in journalkeeper, please report it:\n{trace}", same=place)
 
     def log_results(self, report: Report) -> None:
-        """Log notices (WARNING), and outcomes that are done or not PASSING (INFO, failures ERROR): each once a day."""
+        """Log notices (WARNING), and outcomes that are done or not PASSING (INFO, failures ERROR).
+
+        A path is not logged again within a day with the action done, or the reason, that it was last logged with."""
         for notice in report.notices:
             self.log(notice, WARNING, notice)
         for outcome in report.outcomes:

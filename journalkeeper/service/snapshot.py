@@ -62,7 +62,7 @@ class Snapshot(NamedTuple):
 
 
 def describe_state(snapshot: Snapshot) -> tuple[str, str]:
-    """Return the first state that is true of working, paused, degraded, waiting and idle, and its reason, if any."""
+    """Return the first state that is true of working, paused, degraded, waiting and idle, and its reason or ""."""
     found = snapshot.findings
     if snapshot.working:
         return "working", ""

@@ -135,7 +135,7 @@ class Worker:
             self._post(snapshot.WorkEnded(*self.engine.find_windows(), self._look_at_s, look_at_s, flushes.awaiting))
 
     def _drain(self) -> None:
-        """Do what is urgent, as a call of `run`, which also posts its end."""
+        """Do what is urgent. This is the work of a call of `run`, which posts its end."""
         self._will_drain = False
         self._do_urgent()
 
