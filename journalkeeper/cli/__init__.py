@@ -7,6 +7,7 @@ user's variables to root.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from typing import Final
@@ -39,6 +40,7 @@ def main(argv: list[str] | None = None) -> int:
         return disk.main()
     from journalkeeper.cli import program  # noqa: PLC0415 - for commands
 
+    gc.freeze()  # modules are no garbage: looking through them, at the exit at the latest, takes 15% of a start
     program.ignore_strangers()
     return program.run(words)
 
