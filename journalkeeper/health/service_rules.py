@@ -55,8 +55,8 @@ RESTART: Final = "systemctl restart journalkeeper.service"
 def journald_silent(silent: tuple[tuple[str, Silence], ...]) -> Answers:
     """A journald of this host takes no messages: it is stopped, masked, has failed or does not answer.
 
-    Or a rollback left the journal behind, and journald stores them in memory only. One problem for the first unit, with
-    all units as facts. The journald of a namespace without a listening socket is not used.
+    Or a rollback left the journal behind, and journald stores them in memory only: `isolate --apply`. One problem for
+    the first unit, with all units as facts. The journald of a namespace without a listening socket is not used.
     """
     for unit, silence in silent[:1]:
         command = f"systemctl {'restart' if silence is Silence.HUNG else 'start'} {unit}"
@@ -201,13 +201,13 @@ def record_locked(present: Present, now_us: int) -> Answers:
 
 
 def record_unwritten(present: Present) -> Answers:
-    """The history of actions could not be written."""
+    """The history of actions could not be written. One problem with the error text."""
     if present.unrecorded:
         yield problem(f"{present.unrecorded}.", "df -h /var/lib/journalkeeper", error=present.unrecorded)
 
 
 def directory_unwatched(present: Present) -> Answers:
-    """A journal directory exists and is not watched. Only the service itself can find this problem."""
+    """A journal directory exists and is not watched. One problem, which only the service itself can find."""
     if present.unwatched:
         yield problem(f"{present.unwatched}.", LOG, error=present.unwatched)
 

@@ -126,7 +126,7 @@ def _estimate_shared_disk_bytes(file: JournalFile) -> int:
 def fragmented(files: Files, look: Look, config: Config, evidence: Evidence) -> Answers:
     """Files have many more extents than they need, and no service works on them.
 
-    One advice, to plan and defragment, from 300 extents that `defrag --now` would save. A service that works leaves
+    One advice (`plan`, `defrag` without --now) from 300 extents that permitted rewrites save. A working service leaves
     files fragmented for a while, because they settle or a flush is near; keeper-starved reports longer waits. An active
     unit that does not answer counts as a service that works, a paused service and unknown units do not.
     """

@@ -150,7 +150,7 @@ def find_noun(skip: Skip) -> str:
 
 
 def describe_foreign(paths: Sequence[str]) -> str:
-    """Return "PATH is not on btrfs; there is nothing to do", or "PATH and PATH are not ..." for two or more `paths`."""
+    """Return "A is not on btrfs; there is nothing to do", or of several `paths` "A and B and C are not on ..."."""
     return f"{' and '.join(paths)} {'is' if len(paths) == 1 else 'are'} not on btrfs; there is nothing to do"
 
 
@@ -161,7 +161,7 @@ def describe_absence(units: tuple[Unit, ...] | Unknown) -> str:
 
 
 def describe_next_run(units: tuple[Unit, ...] | Unknown) -> str:
-    """Return a clause: DEFRAG_TIMER starts the next run; or, if it is not active, how to enable the service."""
+    """Return "DEFRAG_TIMER starts the next" if it is active, else that none starts, and how to enable the service."""
     if not isinstance(units, Unknown) and find_unit(units, DEFRAG_TIMER).active == "active":
         return f"{DEFRAG_TIMER} starts the next"
     return "no further run starts by itself (to enable the service: systemctl enable --now journalkeeper.service)"

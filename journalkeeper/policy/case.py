@@ -88,7 +88,7 @@ class Cases:
 
 
 def _find_compression_obstacle(file: JournalFile, volume: Volume | None) -> str:
-    """Return in words what excludes compression, the mount's nodatacow or nodatasum or `refuses_compression`; or ""."""
+    """Return what excludes compression: the mount's nodatacow or nodatasum, or +m (but not +C) of the file; or ""."""
     # The kernel has other reasons, such as data without checksums: only the rewrite meets them.
     for option in ("nodatacow", "nodatasum"):
         if volume is not None and option in volume.options:

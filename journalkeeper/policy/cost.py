@@ -64,10 +64,7 @@ def estimate_freed_bytes(action: Action) -> int:
 
 
 def is_useless_rewrite(extents_before: int, extents_expected: int, extents_after: int) -> bool:
-    """Return whether a rewrite saved less than ENOUGH of what was expected. False if no saving was expected.
-
-    An expectation of 0 extents is an unknown one.
-    """
+    """Return whether a rewrite saved less than ENOUGH of the expected; False if that is 0, or unknown (0 extents)."""
     expected = extents_before - extents_expected if extents_expected else 0
     return expected > 0 and extents_before - extents_after < expected * ENOUGH
 
@@ -117,7 +114,7 @@ def _judge_archive(case: Case) -> Action | Skip:
 
 
 def _find_archive_gain(case: Case, compression: Compression | None) -> Reason | None:
-    """Return the first that pays, or None: FRAGMENTED (MinExtents=), PINNED or UNCOMPRESSED (both MinReclaim=)."""
+    """Return what pays: FRAGMENTED (MinExtents= and NEAR_IDEAL), else PINNED or UNCOMPRESSED (MinReclaim=), or None."""
     file, defrag = case.file, case.config.defrag
     after = _count_extents_after(file, compression)
     if file.extents.total - after >= defrag.min_extents and file.extents.total > after * NEAR_IDEAL:
@@ -148,7 +145,7 @@ def count_second_copy_bytes(file: JournalFile, compression: Compression | None) 
 
 
 def _plan_whole_file(case: Case, verb: Verb, reason: Reason) -> Action:
-    """Return an Action that writes all data and leaves the expected extents. Its detail is why a level is lost."""
+    """Return an Action with one range, the whole file, and the expected extents. Its detail is why a level is lost."""
     file, compression = case.file, case.compression
     return Action(
         path=file.path,

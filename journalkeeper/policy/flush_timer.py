@@ -149,7 +149,7 @@ class FlushTimer:
 
     @property
     def state(self) -> State:
-        """The phase as a State: OFFLINE for FLUSHED, ONLINE with a `since`, else UNKNOWN, also without a timer."""
+        """The phase as a State, whatever the interval: OFFLINE for FLUSHED, UNKNOWN for itself, else ONLINE."""
         return {Phase.UNKNOWN: State.UNKNOWN, Phase.FLUSHED: State.OFFLINE}.get(self.phase, State.ONLINE)
 
     @property
@@ -190,7 +190,8 @@ class FlushTimer:
     def note_offline(self, present: frozenset[int], now_us: int) -> bool:
         """Record a look that found nothing unsynced. Return True if the state before this call was not OFFLINE.
 
-        `present` are the inodes of the files that the look read, and `now_us` is the time when it began.
+        The look began at `now_us` and read the inodes `present`. If the last look found unsynced files and none of them
+        is present, a rotation took them away, and their timer runs on.
         """
         news = self.state is not State.OFFLINE
         if self._looked.online:  # synced, or rotated away, which does not stop the timer
@@ -226,9 +227,10 @@ class FlushTimer:
     def _note_known_timer(self, since: Span, seen: Span, *, moved: bool, synced: bool) -> bool:
         """Record a look, made within `seen`, at unsynced files with a timer that started within `since`.
 
-        `moved`: a first block has moved since the last look. Before the due time this can only make `since` longer.
-        `synced`: the volume was committed. Return True if the timer has started anew, at the moves or, without any,
-        when it was due: `_patience_us` is over and no block moves any more. If that start is too vague, it is UNKNOWN.
+        `moved`: a first block has moved since the last look. `synced`: the volume was committed, which ends FOUND in
+        UNKNOWN. Before the due time, a move without a commit makes `since` longer if the interval is below
+        KERNEL_EXPIRES_US. Return True if the timer has started anew, at the moves or, without any, when it was due:
+        `_patience_us` is over and no block moves any more. If that start is too vague, the phase is UNKNOWN.
         """
         now_us = seen.latest_us
         due_us, end_us = since.earliest_us + self.interval_us, since.latest_us + self.interval_us
@@ -257,7 +259,7 @@ class FlushTimer:
         return SLACK_US if self.phase is Phase.MOVED else LATE_US
 
     def note_untimed_look(self, now_us: int) -> bool:
-        """Record a look at files that no timer syncs. Return True if it was due; the next append plans another."""
+        """Return whether a planned look at files that no timer syncs is due. If it is, it is no longer planned."""
         due = self._untimed_look_us is not None and now_us >= self._untimed_look_us
         if due:
             self._untimed_look_us = None
@@ -291,7 +293,7 @@ class FlushTimer:
     def may_be_live(self, inode_number: int, unchanged_us: int, now_us: int) -> bool:
         """Return whether a journald will flush this ONLINE file yet: `unchanged_us` is at most `interval_us` + LATE_US.
 
-        If setting the wall clock made it too large, a known timer decides, for files that the last look saw ONLINE.
+        Interval 0 is no exception. If a set clock made it larger, a known timer decides, for files last seen ONLINE.
         """
         if unchanged_us <= self.interval_us + LATE_US:
             return True

@@ -111,7 +111,7 @@ def _postpone_at_start(instance: Instance, cases: Cases) -> Skip | None:
 
 
 def _make_action(instance: Instance, volume: Volume, wanted: str) -> Action:
-    """Return the +C action: NO_REDUNDANCY, with what was seen instead of snapshots, for "auto"; else CONFIGURED."""
+    """Return the +C action: CONFIGURED, or for "auto" NO_REDUNDANCY, with "no snapshots" or that no file is shared."""
     asked = "no snapshots" if volume.snapshots is not None else "none of the files is shared"
     return Action(
         path=instance.directory,

@@ -38,7 +38,8 @@ FOR_WORK: Final = frozenset({Reason.SHARED, Reason.WINDOW_CLOSED})
 def plan(host: Host, request: Request, config: Config) -> Plan:
     """Return the plan for `host`: an action or a skip for each file, the most rewarding actions first.
 
-    Actions on directories come first, and skips are sorted by path. In a rest (`find_rest`) actions become skips.
+    Actions on directories come first. A rotation turns the actions on its other files into skips (ROTATION). On battery
+    or in quiet hours (`find_rest`), all actions become skips. Skips are sorted by path.
     """
     cases = Cases(host, request, config)
     judged = [_judge_file(file, cases) for file in host.files]
@@ -110,7 +111,7 @@ def _judge_file(file: JournalFile, cases: Cases) -> tuple[Skip | None, Action | 
 
 
 def _judge_case(case: Case) -> tuple[Skip | None, Action | None]:
-    """Return (skip, action): why not to work on the file now, and the rewrite that pays; both if it is postponed.
+    """Return (None, action) for a rewrite that pays, (skip, action) if `postpone` delays it, or else (skip, None).
 
     A veto excludes the action; it `puts_off` if all vetoes are temporary. If none pays, that replaces one in FOR_WORK.
     """
@@ -147,7 +148,7 @@ def with_now(made: Plan, host: Host, request: Request, config: Config) -> Plan:
 
 
 def _make_sort_key(host: Host, action: Action) -> tuple[int, float, str]:
-    """Put work that an earlier run left (LEFT) first, then the most removed extents per written byte."""
+    """Put work that an earlier run left first, in the order of LEFT, then the most removed extents per written byte."""
     saved = action.extents_before - action.extents_expected
     left = LEFT.get(host.waiting.get(action.path, ""), len(LEFT))
     return left, -saved / max(1, action.bytes_to_write), action.path

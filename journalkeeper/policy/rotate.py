@@ -173,8 +173,8 @@ def decide_rotation(question: Question, file_actions: Sequence[Action], *, nocow
 def _rotate_into_nocow(question: Question) -> Action | Skip | None:
     """Return a rotation for a datacow file, a Skip, or None if all are NOCOW; the caller knows that new files will be.
 
-    Files with a problem, several links or another owner than root do not count. A Skip comes first for a file that is
-    new after a rotation and still datacow (NOT_TAKEN), then for RotateToApply=no, then from `_find_veto`.
+    The file is the system's, else the first by path, without a problem, a second link or a foreign owner. The Skip
+    is NOT_TAKEN if this file is new after a rotation, NOT_ASKED for RotateToApply=no, or that of `_find_veto`.
     """
     fine = [file for file in question.actives if file.problem is None and file.links == 1 and file.uid == 0]
     old = [file for file in fine if not file.nocow]
@@ -226,8 +226,8 @@ def spread_rotations(question: Question, file: JournalFile) -> Skip | None:
 def price_without_rotation(question: Question, actions: Sequence[Action], threshold: int) -> float:
     """Return the cost of leaving the active files unrotated, in bytes.
 
-    An extent costs MIB / `threshold`, because the configuration permits rewriting a MiB to remove `threshold` extents.
-    An unshared byte of `actions` costs TWICE in addition. A shutdown adds LAST_EXTENTS to the system's file.
+    Each extent left, also an ideal file's, costs MIB / `threshold`: the configuration permits rewriting a MiB to remove
+    `threshold` extents. A byte that `actions` unshare costs TWICE more. A shutdown adds LAST_EXTENTS to system.journal.
     """
     chosen = {action.path for action in actions}
     left = sum(file.extents.total for file in question.actives if file.path not in chosen)
@@ -242,7 +242,7 @@ def price_without_rotation(question: Question, actions: Sequence[Action], thresh
 def price_of_rotation(question: Question, threshold: int) -> float:
     """Return the cost of a rotation in bytes: immediate ones, compaction, and MIB / `threshold` for each new extent.
 
-    The later compaction of the archive counts because this rotation brings it forward.
+    The later compaction of all data, even if it does not pay, counts because this rotation brings it forward.
     """
     extents = len(question.actives) * (YOUNG_EXTENTS + FILE_EXTENTS + BOOT_EXTENTS)
     compacted = sum(file.extents.data_bytes * EXPECTED_RATIO for file in question.actives)

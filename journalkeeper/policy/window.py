@@ -113,7 +113,7 @@ GROWTH: Final = 2
 
 
 def adapt_amount(amount: int, done: int, took_us: int, allowed_us: int, least: int, most: int) -> int:  # noqa: PLR0917
-    """Return an amount from `least` to `most`, at most GROWTH times `amount`, for AIM of `allowed_us` at this speed."""
+    """Return the amount for AIM of `allowed_us` at this speed, `least` (0 done) to `most`, up to GROWTH * `amount`."""
     return max(least, min(most, amount * GROWTH, int(done * allowed_us * AIM) // max(1, took_us)))
 
 
