@@ -78,8 +78,8 @@ class Engine:
     """The runs over a set of journal directories.
 
     `directories` replaces Directories= of `config`, without metrics if they differ. `state_directory` replaces the
-    first of $STATE_DIRECTORY, or /var/lib/journalkeeper. `disk_bytes` needs root. With `follows` (the service) each
-    look covers every file, because flush times that are learned from some files only would be wrong.
+    first of $STATE_DIRECTORY, or /var/lib/journalkeeper. Without root, `disk_bytes` has no effect. With `follows` (the
+    service) each look covers every file, because flush times that are learned from some files only would be wrong.
     """
 
     def __init__(
@@ -197,7 +197,7 @@ class Engine:
     defragment = run
 
     def _open_history(self, stack: ExitStack, request: Request) -> Record:
-        """Open the history until `stack` ends, with the lock held. A removed or replaced history becomes a notice.
+        """Open the history until `stack` ends. The caller holds the lock. A removed or replaced history is a notice.
 
         Without named files, a host without a journal on btrfs gets none. If other processes added runs, the next look
         opens the files of these runs. Raises: KeeperError if the history cannot be opened; as `_look_and_remember` if
@@ -227,10 +227,10 @@ class Engine:
             self.memory.records.observed_s = time.monotonic()
 
     def _update_history(self, record: Record, chosen: Plan, outcomes: list[Outcome], request: Request) -> None:
-        """Look again after actions and store counts, not before a shutdown. Store waits, and delete what is too old.
+        """Store the waits after a run. After actions, but not before a shutdown, look again first, and store counts.
 
-        Failures of files that are gone are deleted, too. A run on named files only ends waits, those of finished files.
-        The service deletes once a day, because a commit costs 14 I/Os. Raises: as the look; KeeperError.
+        A run on named files only ends waits, those of finished files. A command prunes after each run, the service once
+        a day, because a commit costs 14 I/Os. Raises: as the look; KeeperError.
         """
         self.memory.records.counters = record.read_counters()
         if outcomes and not request.before_shutdown:
@@ -244,15 +244,17 @@ class Engine:
             done = {outcome.path for outcome in outcomes if outcome.result is Result.DONE}
             memory.waiting = {path: wait for path, wait in before.items() if path not in done}
         record.store_waits(memory.waiting.values(), now_us=now)
-        if self._follows and time.monotonic() - memory.pruned_s < DAY_S:
-            return
-        memory.pruned_s = time.monotonic()
+        if not self._follows or time.monotonic() - memory.pruned_s >= DAY_S:
+            self._prune(record)
+
+    def _prune(self, record: Record) -> None:
+        """Delete what is too old in the history, and the failures of files that the last look lacks."""
+        self.memory.records.pruned_s = time.monotonic()
         seen = self.memory.seen
-        there = {(file.device, file.inode) for file in seen.files}
-        there |= {(instance.device, instance.inode) for instance in seen.instances}
+        there = {(one.device, one.inode) for found in (seen.files, seen.instances) for one in found}
         self.memory.failures = {key: last for key, last in self.memory.failures.items() if key in there}
         files, keep = group_inodes(seen.files, seen.volumes).values(), self.config.history
-        record.prune(now, keep.keep_us, files, max_rows=keep.max_rows)
+        record.prune(now_us(), keep.keep_us, files, max_rows=keep.max_rows)
 
     def _look_and_remember(self, request: Request) -> Seen:
         """Look at the files that `request` names, one row each, or at all files, and store this look in `memory.seen`.
@@ -290,7 +292,7 @@ class Engine:
         return tuple(found.values()), next_flush_us(instances)
 
     def get_next_look_us(self) -> int | None:
-        """Return when (CLOCK_MONOTONIC, us, may be past) to call `look_for_due_plan`; None: not before an append."""
+        """Return when (CLOCK_MONOTONIC, us, may be past) to call `look_for_due_plan`; None until a look or append."""
         return self.memory.flushes.get_next_look_us(self._margin_us)
 
     @property
@@ -326,7 +328,7 @@ class Engine:
         )
 
     def _must_end(self, stop: Callable[[], bool], lock: state.Lock, request: Request) -> bool:
-        """Return whether a run must end: after `stop` or the loss of the lock, or in a rest (`find_rest`)."""
+        """Return whether to end the run: `stop`, a lost lock, or a rest, unless `request` hurries or is asked for."""
         rest = find_rest(now_us(), request, self.config, on_battery=load.is_on_battery())
         return stop() or not lock.is_held() or rest is not None
 

@@ -77,16 +77,19 @@ def defragment(held: VerifiedFile, action: Action, pace: Pace) -> int:
 def compact(held: VerifiedFile, action: Action, pace: Pace) -> tuple[int, bool]:
     """Free the unwritten space of an archive, and rewrite its data in place, in several passes, until `pace` ends.
 
-    Return the expected number of extents, and whether all data moved that should (`_find_left`), also after an early
-    end. The inode flags are restored, also after an error. The mtime stays, and the ctime changes.
+    Return the expected number of extents, and whether all data moved, also after an early end. Without compression the
+    kernel keeps long extents: then a gain is enough, unless the reason is PINNED. The inode flags are restored, also
+    after an error. The mtime stays, and the ctime changes.
 
     Raises: as `free_unwritten` and `defragment`; as `read_through`, called if data is left or extents exceed WORSE.
     """
     flags, compression = inode.get_flags(held.fd), parse_compression(action.compress)
     free_unwritten(held, pace)
+    # Four numbers per extent take 32 bytes instead of 300, because a file can have a million extents.
     before = array("Q", chain.from_iterable(fiemap.iterate_extents(held.fd, sync=True)))
     least = count_least_extents(fiemap.find_data(held.fd, sync=False), compressed=compression is not None)
     expected = max(action.extents_expected, least)
+    needs_all = compression is not None or action.reason is Reason.PINNED
     data = ranges = join_near(fiemap.find_data(held.fd, sync=False))
     try:
         for number in range(PASSES):
@@ -99,26 +102,21 @@ def compact(held: VerifiedFile, action: Action, pace: Pace) -> tuple[int, bool]:
                 )
             pace.written_bytes = written
             extents = sum(map(len, fiemap.map_batches(held.fd, sync=True)))
-            ranges = join_near(_find_left(held.fd, action, expected, before, extents))
+            ranges = ()
+            if needs_all or is_useless_rewrite(len(before) // 4, expected, extents):
+                ranges = join_near(_find_unmoved(held.fd, before))
             if not ranges or pace.ended is not None:
                 break
     finally:
         if inode.get_flags(held.fd) != flags:  # the kernel sets NOCOMPRESS when a piece did not become smaller
             inode.set_flags(held.fd, flags)
-    if pace.ended is None and (ranges or extents > expected * WORSE):
+    if ranges or extents > expected * WORSE:
         read_through(held.fd, data, pace)
     return expected, not ranges
 
 
-def _find_left(fd: int, action: Action, expected: int, before: array[int], extents: int) -> Iterable[tuple[int, int]]:
-    """Return (offset, length) of the data that should have moved, but has the same place as in `before`.
-
-    `before` has four numbers per Extent: 32 bytes instead of 300, because a file can have a million extents. Without
-    compression the kernel keeps long extents: nothing is left if `extents` shows a gain, unless the reason is PINNED.
-    """
-    everything = parse_compression(action.compress) is not None or action.reason is Reason.PINNED
-    if not everything and not is_useless_rewrite(len(before) // 4, expected, extents):
-        return ()
+def _find_unmoved(fd: int, before: array[int]) -> Iterator[tuple[int, int]]:
+    """Yield (offset, length) of all data that has the same place as in `before`, the four numbers of each Extent."""
     old = (fiemap.Extent(*before[at : at + 4]) for at in range(0, len(before), 4))
     return fiemap.find_same_places(old, fiemap.iterate_extents(fd, sync=False))
 
