@@ -39,7 +39,7 @@ class HistoryEntry(NamedTuple):
 
 
 class Totals(NamedTuple):
-    """The sums over one instance's files at one moment."""
+    """The sums over one instance's files at one moment, without their disk bytes."""
 
     when_us: PastMoment
     instance: str
@@ -110,20 +110,20 @@ class Wait(NamedTuple):
 
 
 def find_waits(before: Mapping[str, Wait], plan: Plan, outcomes: Sequence[Outcome], now_us: int) -> dict[str, Wait]:
-    """Return the files that wait after a run, by path: postponed files of `plan`, and actions that were not done.
-
-    A file that waited `before`, also for another reason, keeps the start of its wait, but at most `now_us`. If
-    the new reason is in RESTS, the wait begins anew at `now_us`, and the reason of `before` stays if it is in LEFT.
+    """Return the waits after a run, by path: of skips that `plan` puts off, and of outcomes that are not done, which
+    replace a skip's. A wait from `before` keeps its start, at most `now_us`, unless the new reason is a rest (RESTS).
     """
     reasons = {skip.path: str(skip.reason) for skip in plan.skipped if skip.puts_off}
     reasons |= {outcome.path: str(outcome.reason) for outcome in outcomes if outcome.result is not Result.DONE}
-    waits = {path: Wait(path, now_us, reason) for path, reason in reasons.items()}
-    for path, was in ((path, before[path]) for path in waits.keys() & before.keys()):
-        if waits[path].reason not in RESTS:
-            waits[path] = waits[path]._replace(since_us=min(now_us, was.since_us))
-        elif was.reason in LEFT:
-            waits[path] = waits[path]._replace(reason=was.reason)
-    return waits
+    waits = [Wait(path, now_us, reason) for path, reason in reasons.items()]
+    return {wait.path: _continue_wait(before.get(wait.path, wait), wait) for wait in waits}
+
+
+def _continue_wait(was: Wait, wait: Wait) -> Wait:
+    """Return `wait` with the earlier start of `was`; a rest (RESTS) starts anew, but keeps an old reason in LEFT."""
+    if wait.reason not in RESTS:
+        return wait._replace(since_us=min(was.since_us, wait.since_us))
+    return wait._replace(reason=was.reason) if was.reason in LEFT else wait
 
 
 def is_long(wait: Wait, now_us: int) -> bool:
