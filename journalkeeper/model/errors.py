@@ -33,7 +33,7 @@ class ConfigError(KeeperError):
     """A configuration file has a wrong line.
 
     `problems` has one (file, line, key, permitted values) per wrong line; lines count from 1, and 0 is the whole file.
-    `lines` has the same as sentences, and the message joins them by "; ".
+    `lines` has each as "FILE:LINE: KEY: VALUES", without line 0 or empty parts, and the message joins them by "; ".
     """
 
     def __init__(self, problems: tuple[tuple[str, int, str, str], ...]) -> None:
@@ -60,7 +60,7 @@ class NoSuchJobError(KeeperError):
 class FileError(KeeperError):
     """A system call on a file failed.
 
-    `number` is the errno, `path` the file. The message also has the words for the operation.
+    `number` is the errno, `path` the file. The message is "PATH: cannot DOING: ERROR", with nothing escaped.
     """
 
     def __init__(self, doing: str, path: str, number: int) -> None:

@@ -221,7 +221,7 @@ def _describe_time(time_s: float | None) -> str:
 
 
 def _describe_boots(times_s: Sequence[float | None], first: int) -> str:
-    """Return a sentence on boots before and since that with index `first`; on all, or none, if a side is unknown."""
+    """Return a sentence on boots before and since index `first`, on all if a side is unknown, or that none is known."""
     before, since = _describe_median(times_s[:first]), _describe_median(times_s[first:])
     if before and since:
         return f"Before journalkeeper a boot took {before}, since then {since}."
@@ -332,7 +332,7 @@ def draw_intake(journal: Journal, now_us: int) -> Figure:
 
 
 def _tabulate_spans(kept: Sequence[Intake]) -> Iterator[tuple[str, ...]]:
-    """Yield (time, number, 3 waits, unit) of MOST_ROWS spans with waits, last first. `kept` is sorted, not empty."""
+    """Yield (time, number, 3 waits, unit) of filled ones of MOST_ROWS equal spans, last first. `kept`: sorted, some."""
     times = _divide(kept[0].when_us, kept[-1].when_us, MOST_ROWS)
     for at, some in reversed([*zip(times, _group_by_time(times, kept), strict=True)]):
         if some:

@@ -86,7 +86,7 @@ def _describe_verdict(verdict: Verdict) -> str:
 
 
 def _sum_up_files(evidence: Evidence) -> str:
-    """Return a sentence on the number, size, disk space and (ideal) extents of the files, or why they are unknown."""
+    """Return a sentence on the files: number, size, disk space or "unknown", (ideal) extents; or why none is known."""
     if isinstance(evidence.look, Unknown):
         return f"The journal files could not be examined: {evidence.look.why}."
     every = Sums.of(evidence.look.host.files)
@@ -97,7 +97,7 @@ def _sum_up_files(evidence: Evidence) -> str:
 
 
 def _tabulate_past(evidence: Evidence) -> dict[str, Any]:
-    """Return the template's values for the newest past actions and their reasons, or why they are unknown."""
+    """Return the template's values for the newest past actions and their reasons, or a sentence why there are none."""
     if isinstance(evidence.record, Unknown):
         return {"done": None, "undone": f"Unknown: {evidence.record.why}.", "reasons": ()}
     entries = sorted(evidence.record.entries, key=lambda entry: entry.when_us, reverse=True)

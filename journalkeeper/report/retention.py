@@ -82,10 +82,9 @@ class Retention(NamedTuple):
 def history(look: Look, storage: Storage) -> Answers:
     """Compacted archives leave room for a longer history, which journald does not use: it counts uncompressed bytes.
 
-    The check is Unknown if the compression ratio, the bytes per day or journald's limits are not known, or if
-    SystemMaxUse= is off. It is Unknown also if this machine's main journald writes to none of the configured
-    directories. Otherwise it gives advice if the history could be at least 1.5 times as long. It finds nothing if
-    the gain is smaller, or if the drop-in of `journalkeeper retention --apply` exists.
+    The check is Unknown if the compression ratio, the bytes per day or journald's limits are not known, if
+    SystemMaxUse= is off, or if this machine's main journald writes to none of the configured directories. Otherwise it
+    gives advice, unless the gain is less than 50% or the drop-in of `journalkeeper retention --apply` exists.
     """
     found = propose_retention(look, storage)
     if isinstance(found, Unknown):
@@ -119,7 +118,7 @@ def propose_retention(look: Look, storage: Storage) -> Retention | Unknown:
 
 
 def compute_bytes_per_day(instance: Instance, files: Sequence[JournalFile]) -> float | Unknown:
-    """Return the number of bytes that journald writes per day, as journald counts, or Unknown below LEAST_SPAN_US.
+    """Return the allocated bytes of archives per day that they cover together, or Unknown below LEAST_SPAN_US.
 
     Only archives count, because an active file is allocated ahead of its entries. journald ends a file after
     MaxFileSec=, so a file that covers more, and more than a month, contains a step of the clock and does not count.
@@ -214,7 +213,7 @@ def _make_retention(
 def _compute_room_bytes(instance: Instance, files: Sequence[JournalFile]) -> int:
     """Return the bytes that the journal may take by SystemKeepFree=: those of `files`, and the free space beyond it.
 
-    Source: systemd 257, journald-server.c, determine_space.
+    Unknown numbers count as 0. Source: systemd 257, journald-server.c, determine_space.
     """
     free = (instance.available_bytes or 0) - (instance.system_keep_free_bytes or 0)
     return sum(file.allocated_bytes for file in files) + max(0, free)
@@ -251,6 +250,7 @@ def summarize_history(instance: Instance, files: Iterable[JournalFile]) -> Histo
     every, use, known = Sums.of(files), instance.system_max_use_bytes, compute_bytes_per_day(instance, files)
     rate = None if isinstance(known, Unknown) else known
     room = _compute_room_bytes(instance, files) if instance.available_bytes is not None else INFINITY_US
+    max_use_bytes = min(use, room) if use else use
     limit = find_limit(instance, use or 0, room, instance.system_max_files * _compute_mean_archive_bytes(files), rate)
     return HistorySpan(
         directory=instance.directory,
@@ -261,22 +261,22 @@ def summarize_history(instance: Instance, files: Iterable[JournalFile]) -> Histo
         oldest_us=min((file.head_time_us for file in files if file.head_time_us), default=None),
         newest_us=max((file.tail_time_us for file in files if file.tail_time_us), default=None),
         covered_us=_measure_coverage([file for file in files if _has_plausible_span(file, instance)]),
-        max_use_bytes=min(use, room) if use else use,
+        max_use_bytes=max_use_bytes,
         max_files=instance.system_max_files,
         max_retention_us=instance.max_retention_us,
         full_span_us=round(limit[0] / rate * DAY_US) if use and rate else None,
         binding=f"{limit[1].partition('=')[0]}=" if limit[1] else None,
-        **_foresee_deletion(instance, files, min(use, room) if use else 0, rate),
+        **_foresee_deletion(instance, files, max_use_bytes or 0, rate),
     )
 
 
 def _foresee_deletion(
-    instance: Instance, files: Sequence[JournalFile], most: float, rate: float | None
+    instance: Instance, files: Sequence[JournalFile], max_use_bytes: int, rate: float | None
 ) -> dict[str, Any]:
     """Return the fields of a HistorySpan about the next deletion, and about files that were ended early.
 
-    Both are missing without archives, an active file or SystemMaxFileSize=, the deletion also without a limit. The time
-    supposes that the active file becomes full. It needs `rate`, one active file only, and no MaxRetentionSec=.
+    Both are missing without archives, an active file or SystemMaxFileSize=, the deletion also without a limit. It can
+    take several archives, after several full files. Its time needs `rate`, one active file, and no MaxRetentionSec=.
     """
     largest = instance.system_max_file_size_bytes
     archives = sorted((one for one in files if one.kind is not Kind.ACTIVE), key=lambda one: one.head_time_us)
@@ -284,11 +284,11 @@ def _foresee_deletion(
     if not largest or not archives or not active:
         return {}
     full = find_full_file_bytes(files, largest)
-    limits = Limits(round(most), largest, instance.system_max_files, full)
+    limits = Limits(max_use_bytes, largest, instance.system_max_files, full)
     sizes = [one.allocated_bytes for one in archives]
     loss = compute_loss(sizes, (), limits)
     found: dict[str, Any] = {"early_files": loss.early_files, "early_bytes": loss.early_bytes}
-    for more in range(1, 2 + round(most) // full + instance.system_max_files):
+    for more in range(1, 2 + max_use_bytes // full + instance.system_max_files):
         gone = count_vacuumed([*sizes, *[full] * more], len(active), GROWTH_BYTES * len(active), limits)
         if gone:
             found["next_deleted_us"] = max(one.tail_time_us for one in archives[:gone])

@@ -59,7 +59,7 @@ def merge_stretches(parts: Sequence[Stretch], columns: int) -> list[Stretch]:
 
 
 def draw_picture(parts: Sequence[Stretch], width: int) -> list[str]:
-    """Return the lines of a file's picture: extents per MiB, the most frequent kind of data below, and a key.
+    """Return the lines of a file's picture: extents per MiB, the most frequent kind of data below, and lines of a key.
 
     The picture has at most `width` columns, blank above the "h" of holes. The key can be wider. There must be parts.
     """
@@ -172,13 +172,13 @@ def explain_file(story: Story, width: int) -> list[Lines]:
 
 
 def name_facts(rows: Sequence[tuple[str, str]]) -> Lines:
-    """Return (head, text) for each (name, text): the head is "NAME: ", right-aligned, and blank below an equal name."""
+    """Return (head, text) for each (name, text): "NAME: " right-aligned in 10 columns, blank below an equal name."""
     heads = ["" if row and rows[row - 1][0] == name else f"{name}:" for row, (name, _) in enumerate(rows)]
     return [(f"{head:>9} ", text) for head, (_, text) in zip(heads, rows, strict=True)]
 
 
 def _describe_kind(file: JournalFile) -> str:
-    """Return the kind, state, owner, form (NOCOW, compressed or copy on write), inode and problem of a file."""
+    """Return the kind (active), another state, owner, form (NOCOW, compressed, copy on write), inode and problem."""
     form = "NOCOW" if file.nocow else "compressed" if file.compressed else "copy on write"
     state = "" if file.state.value in {file.kind.value, "unknown"} else f" ({file.state})"
     said = f"{file.kind}{state} journal of {escape(file.owner)}, {form}, inode {file.inode}"
@@ -188,7 +188,7 @@ def _describe_kind(file: JournalFile) -> str:
 
 
 def _describe_size(file: JournalFile) -> str:
-    """Return the size, the allocated size if it differs, the disk space, and the number and times of any entries."""
+    """Return the size, the allocated size if it differs, disk space or "unknown", and any entries' number and times."""
     disk = UNKNOWN if file.disk_bytes is None else spell_size(file.disk_bytes)
     size, allocated = spell_size(file.size_bytes), spell_size(file.allocated_bytes)
     said = f"{size}{f', {allocated} allocated' if allocated != size else ''}, {disk} on disk"
@@ -315,7 +315,7 @@ class DirectoriesAnswer(NamedTuple):
 
 
 def explain_directory(place: DirectoryAnswer, unknown: Mapping[str, str]) -> list[Lines]:
-    """Return the blocks of `explain`: the path, and rows on journald, files, history, plan or unknown["decision"]."""
+    """Return the blocks of `explain`: path, and rows on journald, settings, window, files, history, limits and plan."""
     one, every = place.instance, place.files
     who = f"that of namespace {escape(one.namespace)}" if one.namespace else "this host's own writes here"
     who = f"{who}; it can be asked to rotate files" if one.rotatable else "none here can be asked to rotate"
@@ -341,7 +341,7 @@ def _describe_storage_and_sync(instance: Instance) -> str:
 
 
 def _describe_history(kept: HistorySpan) -> str:
-    """Return the covered time, its two ends, and the bytes, or "no entries" if an end is unknown."""
+    """Return the covered time, its two ends, allocated and disk bytes, or "no entries" if an end is unknown."""
     if kept.oldest_us is None or kept.newest_us is None:
         return "no entries"
     span = format_span(kept.covered_us)
@@ -357,7 +357,7 @@ def describe_limits(kept: HistorySpan) -> list[tuple[str, str]]:
 
 
 def _describe_limit(kept: HistorySpan) -> str:
-    """Return the limit reached first, the use of each, and the span of a full journal; or "no limit" or "unknown"."""
+    """Return the setting reached first, the use of each limit, a full journal's span; or "no limit" or "unknown"."""
     if kept.binding is None:
         return "no limit" if kept.max_use_bytes == 0 else UNKNOWN
     used = f"{kept.files:,} of at most " if kept.max_files else ""

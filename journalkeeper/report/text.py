@@ -40,7 +40,10 @@ def _format_local_time(time_us: int, form: str) -> str:
 
 
 def describe_total_saving(counters: Counters) -> str:
-    """Return "1.2 GiB on disk and 31,415 extents since 2026-11-01" ("at least" if some are unmeasured), "" for none."""
+    """Return "1.2 GiB on disk and 31,415 extents since 2026-11-01" without parts of 0, "" for none.
+
+    It begins with "at least" if it has disk bytes and some rewrites are not measured.
+    """
     size_bytes = max(0, counters.bytes_reclaimed or 0)
     least = "at least " if counters.unmeasured else ""
     parts = [f"{least}{spell_size(size_bytes)} on disk"] if size_bytes else []
