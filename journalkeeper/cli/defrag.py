@@ -42,7 +42,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
     An error of the service does not lead to a run in this process. Raises: NeedsRootError if an unprivileged user can
     read none of the files; as `Context.open_keeper` and its methods.
     """
-    asked = work.make_request(args)._replace(asked=not args.upkeep)
+    asked = work.make_request(args)
     if args.dry_run:
         return plans.show(asked, context)
     output = context.output

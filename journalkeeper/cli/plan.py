@@ -58,8 +58,8 @@ add_options = work.add_selection
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
-    """Show the plan for the command line, and return the exit status, as `show`. Raises: as `show`."""
-    return show(work.make_request(args), context)
+    """Show the plan as if not `asked`, so with the service's rests, and return the exit status. Raises: as `show`."""
+    return show(work.make_request(args)._replace(asked=False), context)
 
 
 def show(asked: Request, context: Context) -> int:

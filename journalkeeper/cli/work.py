@@ -37,7 +37,9 @@ def add_paths(parser: argparse.ArgumentParser) -> None:
 
 
 def add_selection(parser: argparse.ArgumentParser) -> None:
-    """Add PATH…, --active, --archived, --now, --compress, --allow-unshare, --before-shutdown, and a hidden --upkeep."""
+    """Add PATH…, --active, --archived, --now, --compress, --allow-unshare and --before-shutdown, which all combine, and
+    the hidden --upkeep, with which `asked` is False.
+    """
     add_paths(parser)
     parser.add_argument("--active", action="store_true", help="only files that journald writes to")
     parser.add_argument("--archived", action="store_true", help="only archived files")
@@ -46,7 +48,7 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--compress", metavar="HOW", type=_require_compression, help=how)
     shared = "also rewrite files that share much data with a snapshot, which keeps the old data"
     parser.add_argument("--allow-unshare", action="store_true", help=shared)
-    parser.add_argument("--upkeep", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--upkeep", dest="asked", action="store_false", help=argparse.SUPPRESS)
     shutdown = "for the shutdown's unit: as --active --now, and rotate files that the last messages would fragment"
     parser.add_argument("--before-shutdown", action="store_true", help=shutdown)
 
@@ -61,10 +63,7 @@ def _require_compression(text: str) -> str:
 
 
 def make_request(args: argparse.Namespace) -> Request:
-    """Return the Request that the options of `add_selection` make, with absolute paths, in which links are kept.
-
-    Its `upkeep` is True and its `asked` False, also with --upkeep, which lets a `defrag` of the timer's unit rest.
-    """
+    """Return the Request of the options of `add_selection`, with `make_absolute` paths. Its `upkeep` is always True."""
     given = {name: value for name, value in vars(args).items() if name in Request._fields}
     return Request(**{**given, "paths": make_absolute(args.paths), "upkeep": True})
 

@@ -64,7 +64,7 @@ def test_common_options_stand_before_or_after_a_command_and_the_last_wins(line: 
 )
 def test_the_options_make_the_request(line: str, expected: Request, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.getcwd", lambda: "/cwd")
-    assert make_request(parsed(line)) == expected._replace(upkeep=True)
+    assert make_request(parsed(line)) == expected._replace(upkeep=True, asked="--upkeep" not in line)
 
 
 @pytest.mark.parametrize(
