@@ -62,7 +62,7 @@ def _make_columns(width: int | None) -> tuple[Column[HistoryEntry], ...]:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments PATH…, and the options --since and --until, in microseconds since the epoch."""
+    """Add PATH… and the options --since (0 by default) and --until (None), in microseconds since the epoch."""
     add_paths(parser)
     parser.add_argument("--since", metavar="TIME", type=parse_time_us, default=0, help="nothing older than this")
     parser.add_argument("--until", metavar="TIME", type=parse_time_us, help="nothing from this time on")
@@ -84,21 +84,21 @@ def run(args: argparse.Namespace, context: Context) -> int:
     outcomes = Table(_make_columns(output.width), entries, lambda entry: COLOURS[entry.outcome.result])
     title = ["Extents of the active files over time:"] if samples and output.legend else []
     blocks = (outcomes, title, Table(_SAMPLES, samples))
-    output.show(HistoryAnswer(entries, samples), *blocks, legend=[[_sum_up_actions(entries, samples)]])
+    output.show(HistoryAnswer(entries, samples), *blocks, legend=[[_sum_up_actions(entries)]])
     return status
 
 
 def _find_problem(path: str) -> Reason | None:
-    """Return VANISHED for a missing file or broken link, NOT_JOURNAL for a file without a journal's name, else None."""
+    """Return VANISHED if os.path.exists() is False, NOT_JOURNAL for a file without a journal's name, else None."""
     if not os.path.exists(path):
         return Reason.VANISHED
     return None if os.path.isdir(path) or classify(os.path.basename(path)) else Reason.NOT_JOURNAL
 
 
-def _sum_up_actions(entries: list[HistoryEntry], samples: list[Sample]) -> str:
-    """Return how many `entries` are done, `describe_sums` of these, and bytes; or that there are none."""
+def _sum_up_actions(entries: list[HistoryEntry]) -> str:
+    """Return how many `entries` are done, `describe_sums` of these, and the bytes of all; or that there are none."""
     if not entries:
-        return "Nothing was rewritten." if samples else "Nothing is recorded."
+        return "No action is recorded."
     done = [entry.outcome for entry in entries if entry.outcome.result is Result.DONE]
     rest = f", {len(entries) - len(done):,} failed or without effect" if len(done) < len(entries) else ""
     text = f"{len(done):,} of {pluralize(len(entries), 'action')} done{rest}: {describe_sums(done)}"

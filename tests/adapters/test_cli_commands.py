@@ -481,7 +481,7 @@ def test_history_of_an_unknown_path_exits_1_with_the_rest(name: str, says: str, 
 
 
 def test_history_of_no_record_is_empty_and_of_no_time_wrong_usage(typed: Typed, no_state: Path) -> None:
-    assert typed("history") == (0, "Nothing is recorded.\n", "")
+    assert typed("history") == (0, "No action is recorded.\n", "")
     assert not no_state.exists()
     said = typed("history", "--since=soon")
     assert said.status == 2
