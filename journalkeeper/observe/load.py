@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from glob import glob
 from typing import Any, Final
@@ -52,14 +52,15 @@ class IntakeMeter:
         """By path, the inode of the file and the number of its newest entry that was read."""
         self._clock = WallClock()
 
-    def find_worst_us(self, paths: Iterable[str]) -> int | None:
-        """Return the longest intake delay in microseconds of the entries added to `paths` since the last call, or None.
+    def find_worst_us(self, paths: Collection[str]) -> int | None:
+        """Return the longest intake delay (us) of the newest `entries` added to `paths` since the last call, or None.
 
         The entries of a path that is new to a call do not count, nor does an entry whose delay is negative or distorted
         by a set clock, or that has no sender's time. A file that cannot be read is skipped.
         """
-        before, self._seen = self._seen, {}
-        came = [(path in before, one) for path in paths for one in self._read_new(path, before.get(path))]
+        before = self._seen
+        self._seen = {path: before[path] for path in paths if path in before}
+        came = [(path in before, one) for path in paths for one in self._read_new(path)]
         found_us = []
         for is_known, one in sorted(came, key=lambda pair: pair[1].monotonic_us):
             wait_us = 0 if one.source_us is None else one.realtime_us - one.source_us
@@ -75,11 +76,9 @@ class IntakeMeter:
         """The 99th percentile of the newest KEPT intake delays, in microseconds; 0 without any."""
         return quantile(sorted(self._waits_us), 990)
 
-    def _read_new(self, path: str, before: tuple[int, int] | None) -> list[Entry]:
-        """Return the newest entries, newest first, [] on errors; of `before`'s inode only later ones. Set `_seen`."""
-        seen, seqnum = before or (0, 0)
-        if before:
-            self._seen[path] = before
+    def _read_new(self, path: str) -> list[Entry]:
+        """Return the newest entries, newest first, after `_seen[path]` (any of another inode). Set it; [] on errors."""
+        seen, seqnum = self._seen.get(path, (0, 0))
         # It was rotated away, or journald is writing it: the next call reads the entries.
         with suppress(OSError, ValueError), opening.open_path(path) as fd:
             inode = os.fstat(fd).st_ino
@@ -97,7 +96,7 @@ def list_journald_files(files: Iterable[JournalFile]) -> list[str]:
 
 
 def is_on_battery(supplies: str = SUPPLIES) -> bool:
-    """Return whether a battery of the host discharges while no mains supply is online. An unknown state is no battery.
+    """Return whether a battery of the host discharges while no supply of type Mains is online; False if unknown.
 
     psutil takes the battery of a mouse for the host's, and knows no supply that is not named AC or AC0.
 
