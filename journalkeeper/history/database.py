@@ -89,7 +89,7 @@ class Database:
         A reader waits for one commit at most, however many follow. `work` must fetch all rows, because an open cursor
         blocks writers.
 
-        Raises: NeedsRootError without the permission; FileError for an OSError or a full disk; else KeeperError: locked
+        Raises: NeedsRootError: no permission; FileError: an OSError, a full or failing disk; else KeeperError: locked
         for BUSY_S; opened read-only and damaged, foreign or newer; a number beyond 63 bits; another error of SQLite.
         """
         with _lock_directory(self.path, fcntl.LOCK_SH) if self._read_only else nullcontext():
@@ -103,12 +103,12 @@ class Database:
         """
 
         def run_transaction(connection: Connection) -> T:
-            with _lock_directory(self.path, fcntl.LOCK_EX):
-                pass
             with connection:
                 connection.execute("BEGIN IMMEDIATE")
                 return work(connection)
 
+        with _lock_directory(self.path, fcntl.LOCK_EX):
+            pass
         return self._run_or_replace("write the history", run_transaction)
 
     def _run_or_replace(self, doing: str, work: Callable[[Connection], T]) -> T:
@@ -140,7 +140,7 @@ class Database:
 
     @contextmanager
     def _translate_errors(self, doing: str) -> Iterator[None]:
-        """Close the file and translate the error if the block raises OSError, OverflowError or an error of SQLite."""
+        """Close the file after _UnusableError, OSError, OverflowError or SQLite's errors; translate the last three."""
         try:
             yield
         except _UnusableError:
@@ -247,7 +247,7 @@ def _lock_directory(path: str, kind: int) -> Iterator[None]:
 
 
 def _translate_error(error: Exception, doing: str, path: str) -> KeeperError:
-    """Return the KeeperError to raise: _UnusableError (corrupt, moved), NeedsRootError, FileError (OSError, full)."""
+    """Return the KeeperError: _UnusableError (corrupt, moved), NeedsRootError, FileError (OSError, FULL, IOERR)."""
     if isinstance(error, OSError):
         return state.wrap_error(doing, path, error)
     extended = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
@@ -260,8 +260,8 @@ def _translate_error(error: Exception, doing: str, path: str) -> KeeperError:
         return KeeperError(f"{path}: cannot {doing}: another process has kept it locked for {BUSY_S:.0f} s")
     if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM) and os.geteuid() != 0:
         return NeedsRootError(f"{path}: cannot {doing}: {os.strerror(errno.EACCES)}")
-    full = code == sqlite3.SQLITE_FULL
-    return FileError(doing, path, errno.ENOSPC) if full else KeeperError(f"{path}: cannot {doing}: {error}")
+    number = {sqlite3.SQLITE_FULL: errno.ENOSPC, sqlite3.SQLITE_IOERR: errno.EIO}.get(code)
+    return FileError(doing, path, number) if number else KeeperError(f"{path}: cannot {doing}: {error}")
 
 
 def _read_through(path: str) -> None:
