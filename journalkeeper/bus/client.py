@@ -53,7 +53,7 @@ QUEUED: Final = "queued; the service ends other work first"
 
 
 class Service(AbstractContextManager["Service"]):
-    """A connection to the running service. `find` makes it, and reads the service's state at that time into `found`.
+    """A connection to the running service. `find` makes it. The constructor reads `found`, the service's state then.
 
     Only one thread may use it.
     """
@@ -62,23 +62,23 @@ class Service(AbstractContextManager["Service"]):
         self._runner = runner
         self._bus = bus
         self._owner = owner
-        self.found = Manager()
+        self.found = self._read_manager()
 
     @classmethod
     def find(cls) -> Self | None:
-        """Connect to the system bus, read `found`, and return the service, or None if there is no bus or no service.
+        """Connect to the system bus, and return the service, or None if there is no bus or no service.
 
         Raises: BusyBusError if the bus does not answer within CONNECT_S; as `_read_manager`.
         """
         with ExitStack() as undo:
             runner = undo.enter_context(asyncio.Runner())
             try:
-                service = cls(runner, *runner.run(asyncio.wait_for(_connect_to_service(), CONNECT_S)))
+                bus, owner = runner.run(asyncio.wait_for(_connect_to_service(), CONNECT_S))
             except TimeoutError:
                 raise names.BusyBusError from None
             except (OSError, ValueError, RuntimeError, CallError):
                 return None
-            service.found = service._read_manager()
+            service = cls(runner, bus, owner)
             undo.pop_all()
             return service
 
@@ -140,13 +140,13 @@ class Service(AbstractContextManager["Service"]):
     def pause(self, span_us: int) -> None:
         """Make the service stop its own work for `span_us` microseconds; 0 means until `resume`.
 
-        polkit may ask the user for a password first. The service may be of another version.
+        Wait without a limit: polkit may ask the user for a password. The service may be of another version.
         Raises: NeedsRootError if polkit refuses; KeeperError for all other errors.
         """
         self._call("Pause", "t", span_us)
 
     def resume(self) -> None:
-        """End a pause, and let the service look at all files. Without a pause, do nothing. Raises: as `pause`."""
+        """End a pause, and let the service look at all files. Without a pause, do nothing. Wait, raise as `pause`."""
         self._call("Resume")
 
     def _require_same_version(self) -> None:
@@ -179,7 +179,7 @@ class Service(AbstractContextManager["Service"]):
         return dict(_drop_signatures(values))
 
     def _call(self, member: str, signature: str = "", *values: Any, patience_s: float | None = None) -> tuple[Any, ...]:
-        """Call a method of the manager object; polkit may ask the user for a password. Raises: as `_ask`."""
+        """Call a method of the manager, by default without a limit: polkit may ask the user. Raises: as `_ask`."""
         call = make_call(self._owner, names.MANAGER_PATH, names.MANAGER, member, signature, *values)
         call.header.flags |= MessageFlag.allow_interactive_authorization
         return self._ask(member, self._bus.call(call), patience_s)

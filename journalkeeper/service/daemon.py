@@ -94,7 +94,7 @@ class Daemon:
         loop = self._loop
         with closing(self._watch), state.Lock(self._worker.state_directory, state.DAEMON_LOCK) as lock:
             for number in (signal.SIGTERM, signal.SIGINT):
-                loop.add_signal_handler(number, self._request_stop)
+                loop.add_signal_handler(number, self._wake_to_stop)
             loop.add_signal_handler(signal.SIGHUP, self._hung_up.set)
             repeated = map(self._repeat, (self._feed_watchdog, self._handle_next_change, self._handle_next_hangup))
             tasks = [loop.create_task(work) for work in (*repeated, *(work() for work in beside))]
@@ -118,14 +118,11 @@ class Daemon:
     async def _work(self, lock: state.Lock) -> None:
         """Look at everything or the flush timers when due, until a stop.
 
-        Raises: ReplacedError as Worker.look; KeeperError if the lock is lost.
+        Raises: as `_look_and_schedule`; every exception ends the service.
         Without the lock a second service could run. The service manager makes the directory for the next start.
         """
         while await self._sleep_once():
             if time.monotonic() >= self._next_look_s:
-                self._look_at_s = inf
-                if self._watches_are_due:
-                    await self._renew_watches()
                 await self._look_and_schedule(lock)
             elif time.monotonic() >= self._flush_look_at_s:
                 passed = await self._worker.run(self._worker.look_at_flushes)
@@ -148,7 +145,7 @@ class Daemon:
         return not self._stopping
 
     async def _renew_watches(self) -> None:
-        """Replace the watches, and publish why one is missing. Then they stay due. Raises: as `watch_directories`."""
+        """Replace the watches. If one is missing, publish why, and they stay due. Raises: as `watch_directories`."""
         self._watches_are_due = False  # before the wait: a reload during it requests watches of other directories
         watches = await self._worker.run(partial(watch_directories, self._state.directories))
         self._watch.use(watches)
@@ -156,10 +153,14 @@ class Daemon:
         self._publish_present(unwatched=watches.problem)
 
     async def _look_and_schedule(self, lock: state.Lock) -> None:
-        """Renew `lock`, look in the worker, log and publish the result, and set the next time: RETRY_S after a failure.
+        """Renew due watches and `lock`, look in the worker, log and publish the result, and set the next time.
 
-        A missing watch is a failure, too. NotOnBtrfs sets no time. Raises: as Worker.look; KeeperError without `lock`.
+        After a failure or with a missing watch it is RETRY_S, after NotOnBtrfs never.
+        Raises: as Worker.look; KeeperError without `lock`; OSError as `_renew_watches`.
         """
+        self._look_at_s = inf
+        if self._watches_are_due:
+            await self._renew_watches()
         message = await self._worker.run(partial(self._worker.look, lock.renew))
         failed = isinstance(message, snapshots.RunFailed) or self._watch.watches.problem
         now_s, wait_s = time.monotonic(), RETRY_S if failed else inf
@@ -197,7 +198,7 @@ class Daemon:
             await self.reload()
 
     async def _feed_watchdog(self) -> None:
-        """Call `refresh`, sleep, always feed the watchdog, and publish a failure if a check has waited for STUCK_S.
+        """Call `refresh`, sleep, always feed the watchdog, and apply a RunFailed if a check has waited for STUCK_S.
 
         A run makes checks between two pieces. Only the first look may take any time.
         """
@@ -212,7 +213,7 @@ class Daemon:
         """Return whether the own run must end between two pieces (stop, pause or job). Any thread may call this."""
         return self._stopping or bool(self._state.present.paused or self.jobs.queue)
 
-    def _request_stop(self) -> None:
+    def _wake_to_stop(self) -> None:
         self._stopping = True
         self._woken.set()
 
@@ -249,7 +250,10 @@ class Daemon:
         self._publish(self._state._replace(present=self._state.present._replace(**facts)))
 
     def _publish(self, state: snapshots.Snapshot) -> None:
-        """Judge and store `state`, always tell followers, set STATUS=, and report a new verdict in log and metrics."""
+        """Judge and store `state`, and always tell followers. Log a new verdict, write a new health to the metrics.
+
+        Set STATUS= to the headline, but not while the service works or the health is unknown.
+        """
         before, self._state = self._state, state._replace(verdict=judge_present(state.present, now_us()))
         state, health = self._state, self._state.verdict.health
         if health != "unknown" and not state.working:
@@ -280,7 +284,7 @@ class Daemon:
         await asyncio.wait({self._checking}, timeout=CHECK_WAIT_S)
 
     async def _check_and_ask_journalds(self) -> None:
-        """Have the worker check, ask all journalds, publish the silent ones, and rescan if a directory was replaced.
+        """Have the worker check. Rescan if a directory was replaced: a look ends the daemon. Publish silent journalds.
 
         Another thread asks them, which shares nothing: a journald that hangs takes control.TIMEOUT_S.
         """
@@ -298,7 +302,7 @@ class Daemon:
         return self._state._replace(working=self._state.working or bool(self.jobs.queue), windows=windows)
 
     async def plan(self, request: Request) -> Plan:
-        """Return the plan for a caller. Raises: KeeperError, OSError as Engine.plan.
+        """Return a plan, made after the worker's earlier calls. Raises: KeeperError, OSError as Engine.plan.
 
         Plans are made one at a time, a rest after each, because every user may ask and the worker has its own work.
         """

@@ -79,7 +79,7 @@ class Watches(NamedTuple):
 
 
 def identify_tops(tops: tuple[str, ...]) -> tuple[object, ...]:
-    """Return mount lines about `tops`, and path, device and inode of each that exists, to compare. Raises: OSError."""
+    """Return mount lines about `tops`, and the identity of each that stat() finds. Raises: OSError (mount table)."""
     places = tuple(map(os.path.realpath, tops))
     found: list[object] = list(find_mount_lines(places))
     for place in places:
@@ -92,7 +92,7 @@ def identify_tops(tops: tuple[str, ...]) -> tuple[object, ...]:
 def watch_directories(tops: tuple[str, ...]) -> Watches:
     """Watch `tops` and the instances' directories below them with inotify.
 
-    The caller closes `fd` of the result. `problem` states the last failure to watch. The call can wait for the disk.
+    The caller closes `fd`, which is -1 without inotify. `problem` is the last failure. The call can wait for the disk.
 
     Raises: OSError if the mount table or the inotify limit cannot be read.
     """
@@ -166,10 +166,7 @@ class DirectoryWatch:
             self.watches = Watches()
 
     async def wait(self) -> Change:
-        """Sleep until an event comes, and COALESCE_S longer, and return the sum of the changes, perhaps NOTHING.
-
-        An exception, as of `_judge_event`, loses events: then make the watches anew, and look at everything.
-        """
+        """Sleep until an event comes, and COALESCE_S longer, and return the sum of the changes, perhaps NOTHING."""
         await self._woken.wait()
         await asyncio.sleep(COALESCE_S)
         self._woken.clear()
@@ -194,11 +191,11 @@ class DirectoryWatch:
         self._woken.set()
 
     def _judge_event(self, number: int, mask: int, padded_name: bytes) -> Change:
-        """Return the change of an event: NOTHING for other files and writes to archives. Raises: KeyError: no watch."""
+        """Return the change: rescan for a directory or ended watch, NOTHING for other files and writes to archives."""
         if mask & pyinotify.IN_Q_OVERFLOW:
             return Change(frozenset(self.watches.directories.values()), rescan=True)
-        directory = self.watches.directories[number]
-        if mask & (GONE | pyinotify.IN_ISDIR):
+        directory = self.watches.directories.get(number)
+        if directory is None or mask & (GONE | pyinotify.IN_ISDIR):
             return Change(rescan=True)
         journal = layout.classify(os.fsdecode(padded_name.rstrip(b"\0")))
         if journal is not None and mask & NAMES:

@@ -35,7 +35,7 @@ from journalkeeper.service.watch import identify_tops
 ORIGIN: Final = "bus"
 
 LOOK_SHARE: Final = 0.02
-LOOK_BURST_S: Final = 0.5
+LOOK_BURST_CPU_S: Final = 0.5
 """Looks take at most this share of one processor, after this much CPU time that is free.
 
 With 10,000 files a look takes 0.1 s, so the looks of a busy directory are 5 s apart. The first look is free: no event
@@ -62,8 +62,8 @@ class ReplacedError(KeeperError):
 
 
 def charge_cpu(until_s: float, cpu_s: float, now_s: float) -> float:
-    """Return when work may go on that could begin at `until_s` and used `cpu_s`, by LOOK_SHARE and LOOK_BURST_S."""
-    return max(until_s, now_s - LOOK_BURST_S / LOOK_SHARE) + cpu_s / LOOK_SHARE
+    """Return when work may go on that could begin at `until_s` and used `cpu_s`, by LOOK_SHARE and LOOK_BURST_CPU_S."""
+    return max(until_s, now_s - LOOK_BURST_CPU_S / LOOK_SHARE) + cpu_s / LOOK_SHARE
 
 
 class Worker:
@@ -201,7 +201,7 @@ class Worker:
 
         A KeeperError or OSError of the run is RunFailed, or NotOnBtrfs if no journal is or was on btrfs.
 
-        Raises: as `renew_lock`; ReplacedError if the service has to be started again; other exceptions of the run.
+        Raises: as `renew_lock`; ReplacedError for a directory from `check`; other exceptions of the run.
         """
         renew_lock()
         self.cycles += 1
@@ -229,7 +229,7 @@ class Worker:
         Raises: as Engine.run.
         """
 
-        def post_findings_before_actions(host: Host, plan: Plan) -> None:
+        def post_findings_if_actions_follow(host: Host, plan: Plan) -> None:
             if plan.actions and not job:  # without actions the result follows at once
                 self._planned_cpu_s = time.thread_time()
                 self._post(self._make_findings(host, plan, ()))
@@ -242,7 +242,7 @@ class Worker:
             request,
             on_progress=lambda progress: self._post(snapshot.Progressed(job, progress)),
             on_outcome=lambda outcome: self._post(snapshot.FileDone(outcome, now_us())),
-            on_plan=post_findings_before_actions,
+            on_plan=post_findings_if_actions_follow,
             stop=do_urgent_and_ask_stop,
             origin=origin,
         )
@@ -260,7 +260,7 @@ class Worker:
         return snapshot.Looked(found, present, report, wait_s)
 
     def _make_findings(self, host: Host, plan: Plan, outcomes: Sequence[Outcome]) -> snapshot.Findings:
-        """Return the files, the decisions after a run (an outcome replaces its action), and the bus's values."""
+        """Return files, decisions after a run (an outcome replaces its action), bus values, and missing directories."""
         files = {file.path: file for file in host.files}
         doings: tuple[snapshot.Doing, ...] = (*plan.skipped, *plan.actions, *outcomes)
         now = compute_status(host, plan, outcomes, self.engine.config)

@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from math import inf
 from pathlib import Path
 from unittest.mock import AsyncMock, Mock
 
@@ -58,7 +57,7 @@ async def running(daemon: Daemon) -> AsyncIterator[None]:
     work = asyncio.create_task(daemon.run())
     async with asyncio.timeout(PATIENCE_S):
         yield
-        daemon._request_stop()
+        daemon._wake_to_stop()
         await work
 
 
@@ -203,7 +202,6 @@ async def test_a_rotation_keeps_the_watches(tmp_path: Path, monkeypatch: pytest.
 async def test_a_look_that_failed_is_made_again_in_a_minute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     daemon = make_daemon(tmp_path)
     monkeypatch.setattr(daemon._worker, "look", lambda _: RunFailed("no history", now_us()))
-    monkeypatch.setattr(daemon, "_look_at_s", inf)
     with state.Lock(str(tmp_path)) as lock:
         before_s = time.monotonic()
         await daemon._look_and_schedule(lock)

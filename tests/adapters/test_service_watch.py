@@ -225,6 +225,10 @@ def test_a_top_that_is_moved_away_is_not_watched_any_more(top: Path, scene: Scen
     assert scene.after(lambda: append(old / MACHINE / "system.journal")) == NOTHING
 
 
+def test_an_event_of_an_unknown_watch_is_a_rescan(scene: Scene) -> None:
+    assert scene.watch._judge_event(-1, 0, b"") == Change(rescan=True)
+
+
 def test_new_watches_leave_no_old_ones_behind(scene: Scene) -> None:
     gc.collect()  # or what an earlier test forgot is closed meanwhile
     kept, descriptors = scene.count(), len(os.listdir("/proc/self/fd"))

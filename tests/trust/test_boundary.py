@@ -186,7 +186,7 @@ async def test_an_event_that_raises_anything_has_everything_looked_at(
         (top / "system.journal").touch()
         while daemon._worker.cycles == cycles:
             await asyncio.sleep(0.01)
-        daemon._request_stop()
+        daemon._wake_to_stop()
         await work
     (bug,) = [line for line in said if "bug in journalkeeper" in line]
     assert bug.startswith("an event could not be handled, so all files are examined: ")

@@ -22,7 +22,7 @@ from journalkeeper.model import Reason, Request
 from journalkeeper.model.run import Report
 from journalkeeper.observe.observer import Observer
 from journalkeeper.probe.scratch_volume import ScratchVolume
-from journalkeeper.service.worker import LOOK_BURST_S, LOOK_SHARE, charge_cpu
+from journalkeeper.service.worker import LOOK_BURST_CPU_S, LOOK_SHARE, charge_cpu
 from tests.adapters.command import need, ran
 from tests.btrfs.journals import go
 from tests.daemon import Daemon, memory_kib
@@ -137,10 +137,10 @@ def test_a_listing_takes_far_fewer_system_calls_than_there_are_names(crowded: Pa
 
 
 def test_a_burst_of_work_does_not_wait_and_what_exceeds_it_does() -> None:
-    until_s = charge_cpu(-inf, LOOK_BURST_S, 0.0)
+    until_s = charge_cpu(-inf, LOOK_BURST_CPU_S, 0.0)
     assert until_s == 0.0
     assert charge_cpu(until_s, 0.5, 0.0) == pytest.approx(25.0)
-    assert charge_cpu(until_s, LOOK_BURST_S, 1000.0) == 1000.0
+    assert charge_cpu(until_s, LOOK_BURST_CPU_S, 1000.0) == 1000.0
 
 
 @pytest.mark.parametrize("cost_s", [0.05, 0.5, 1.0, 30.0])
@@ -150,7 +150,7 @@ def test_dear_work_takes_its_share_and_no_more(cost_s: float) -> None:
         now_s = max(now_s, until_s)
         spent_s += cost_s
         until_s = charge_cpu(until_s, cost_s, now_s)
-    assert spent_s <= LOOK_SHARE * now_s + LOOK_BURST_S + cost_s + 1e-6  # sums of floats
+    assert spent_s <= LOOK_SHARE * now_s + LOOK_BURST_CPU_S + cost_s + 1e-6  # sums of floats
     assert spent_s >= 0.8 * LOOK_SHARE * now_s
 
 
@@ -182,7 +182,7 @@ def test_a_user_who_changes_one_of_many_names_does_not_take_the_processor(volume
     spent_s, peak_kib = crowd.cpu_s() - before_s, memory_kib(crowd.pid, "VmHWM")
     figures = f"{NAMES} names, {changes} changes in {WATCHED_S:.0f} s: {spent_s:.2f} s of CPU, {peak_kib} KiB"
     sys.stdout.write(f"{figures}\n")
-    assert spent_s < 0.15 * WATCHED_S, figures  # LOOK_SHARE is 0.02, after LOOK_BURST_S; the first look is not in it
+    assert spent_s < 0.15 * WATCHED_S, figures  # LOOK_SHARE is 0.02, after the burst; the first look is not in it
     assert peak_kib < 96 * 1024, "half of the unit's MemoryMax="
     said = [line for line in crowd.log().splitlines() if "journal files are left out" in line]
     left_out = NAMES - MOST_FILES

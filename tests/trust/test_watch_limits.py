@@ -89,7 +89,7 @@ async def test_a_refused_watch_is_tried_again_and_the_service_looks_meanwhile(
     async with asyncio.timeout(PATIENCE_S):
         while len(tries_s) <= 4 or service._worker.cycles < 3 or not any("OK: " in line for line in said):
             await asyncio.sleep(0.05)
-    service._request_stop()
+    service._wake_to_stop()
     await running
     assert min(after_s - before_s for before_s, after_s in pairwise(tries_s[1:])) > 0.2, "not at once"
     assert len([line for line in said if "max_user_watches" in line]) == 1, "once a day, whatever the number of tries"
