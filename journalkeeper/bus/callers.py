@@ -117,8 +117,8 @@ class Callers:
     def accept(self, name: str, length: int) -> Caller | None:
         """Return the Caller with this connection name, old or new, for a call of `length` bytes. Do not ask the bus.
 
-        Until `identify` has stored its user, count the call; if EARLY_MOST or EARLY_BYTES forbid the call to wait,
-        return None and store nothing. Beyond CALLERS_MOST, forget the oldest of those with the fewest unread bytes.
+        Until `identify` has stored its user, a call waits. Above EARLY_MOST of the caller or EARLY_BYTES of all, return
+        None and store nothing. Above CALLERS_MOST, forget the oldest with the fewest unread bytes, perhaps the new one.
         """
         caller = self._known.get(name) or Caller(name)
         if caller.uid is None:
@@ -144,9 +144,9 @@ class Callers:
         caller.early_bytes.clear()
 
     async def authorize(self, caller: Caller, action: str, *, interactive: bool) -> None:
-        """Ask polkit whether `caller` may do `action`, except for root. polkit may ask a user if `interactive`.
+        """Ask polkit whether `caller` may do `action`, except for root. If `interactive`, polkit can ask a person.
 
-        Raises: CallError (ACCESS_DENIED) if polkit refuses, fails, or exceeds ANSWER_S; as User.count_long_call.
+        Raises: CallError (ACCESS_DENIED) unless polkit and that person agree within ANSWER_S; as User.count_long_call.
         """
         if caller.uid == 0:
             return
@@ -163,7 +163,7 @@ class Callers:
             raise CallError(ACCESS_DENIED, f"polkit authorization is required ({action})")
 
     def admit(self, user: User, cost: float) -> float | None:
-        """Charge `user` for a call that counts as `cost` calls, and return its delay in seconds.
+        """Charge `user` for a call that counts as `cost` calls, and return its delay in seconds: 0 within BURST.
 
         Charge nothing and return None if the delay would exceed LATE_MOST_S, or the user's unread bytes exceed
         UNREAD_MOST. A call also starts the count of the unread bytes, at most each CHECK_S.

@@ -186,7 +186,7 @@ class Connection:
             self._writer.transport.abort()
 
     def _hand_over(self, data: bytes) -> None:
-        """Give a method call to `handle`, an answer to the call that waits for it. Drop others, also malformed ones."""
+        """Give a call to `handle`, an answer to its `call`; drop others, also malformed ones. Raises: as `handle`."""
         try:
             message = Received(data)
         except Exception:  # noqa: BLE001 - whatever a stranger sends, the next message is read
@@ -204,7 +204,7 @@ def make_call(destination: str, path: str, interface: str, member: str, kinds: s
 
 
 def measure_message(head: bytes) -> tuple[int, int]:
-    """Return the bytes of the header's fields in the message that begins with `head`, and those of all after `head`.
+    """Return the bytes of the fields in the header of a message with the first FIXED bytes `head`, and of all after it.
 
     The numbers are not checked and can exceed every limit. A first byte other than "l" means big-endian.
     """

@@ -99,13 +99,13 @@ FLAGS: Final = ("active", "archived", "now", "allow_unshare", "before_shutdown",
 
 
 def list_arguments(request: Request) -> tuple[list[str], str, int]:
-    """Return the paths in ASCII, the compression ("" for none) and the flags of `request`."""
+    """Return the paths in ASCII, the compression ("" for none) and the sum of all FLAGS of `request`."""
     flags = sum(getattr(request, name) << bit for bit, name in enumerate(FLAGS))
     return [to_ascii(path) for path in request.paths], request.compress or "", flags
 
 
 def make_request(paths: Sequence[str], compress: str, flags: int, directories: tuple[str, ...]) -> Request:
-    """Return the Request that these arguments describe, with `upkeep`, and each path once.
+    """Return the Request that these arguments describe, with `upkeep`, and each path once, as it is given.
 
     Raises: UsageError for unknown flags or compression, and above MOST_CHARACTERS; as `check_path`.
     """

@@ -36,7 +36,7 @@ ERROR: Final = f"{names.BUS}.Error"
 
 
 def make_tree(service: Daemon) -> dict[str, tuple[Interface, Callable[[], Values]]]:
-    """Return for each object path the object's own interface, and a function that returns its properties."""
+    """Return for each path the object's own interface, and a function for its properties (of a job, those of now)."""
     tree = {names.MANAGER_PATH: (MANAGER, lambda: to_values(snapshots.make_manager(service.snapshot())))}
     for job in service.jobs.queue:
         state = JobState(job.number, job.state, job.progress.fraction)
@@ -144,11 +144,11 @@ async def plan(service: Daemon, _path: str, caller: Caller, paths: list[str], co
 async def defragment(service: Daemon, _path: str, _caller: Caller, paths: list[str], compress: str, flags: int) -> str:
     """Queue a job that defragments what needs it, as `journalkeeper defrag` does.
 
-    paths: only these files, each absolute, without .. or links, and below one of Directories; none: all files.
+    paths: only these files, each absolute, without .., and below one of Directories; none: all. A link fails the job.
     compress: zstd[:LEVEL], zlib[:LEVEL], lzo or no; empty: as configured. flags: the sum of 1 (active) and 2
     (archived): only such files; 4 (now): do not wait for a flush window, the settle time or the budget; 8
     (allow-unshare): also what a snapshot shares; 16 (before-shutdown): active and now; also count the extents that
-    the last messages of a shutdown add. Error Busy: the queue is full.
+    the last messages of a shutdown add; 32 is implied. Error Busy: the queue is full.
     """
     request = contract.make_request(paths, compress, flags, service.snapshot().directories)
     return names.job_path(service.jobs.add(request).number)
@@ -286,7 +286,7 @@ def to_values(*records: object) -> Values:
 
 
 def _encode_fact(fact: int | float | str | list[str]) -> tuple[str, Any]:
-    """Return (signature, value), x for an int. A list ends before the text that exceeds FACT_MOST characters in all."""
+    """Return (signature, value), x for an int. A list, not a text, ends where its texts exceed FACT_MOST characters."""
     kind = "x" if isinstance(fact, int) else SIGNATURES.get(type(fact), "s")
     value = CARRIED[kind](fact) if kind in CARRIED else fact
     return kind, _take_fitting(value, map(len, value), FACT_MOST) if isinstance(value, list) else value
@@ -324,7 +324,7 @@ def write_document(answer: Plan | Report, caller: Caller) -> str:
 
 
 def _leave_out_rows(document: dict[str, Any]) -> dict[str, Any]:
-    """Return a copy of `document`: the first rows that fit DOCUMENT_MOST, by LISTS and `puts_off`. Count `omitted`."""
+    """Return a copy, with `omitted`, of rows that fit DOCUMENT_MOST: LISTS in turn, `skipped` with `puts_off` first."""
     lists: dict[str, Any] = {name: document[name] for name in LISTS if name in document}
     lists["skipped"] = sorted(document["skipped"], key=lambda row: not row["puts_off"])
     rows = [(name, row) for name, some in lists.items() for row in some]

@@ -128,12 +128,12 @@ class Server:
         self._reply(call, new_method_return(call, gives, (found,)) if gives else new_method_return(call))
 
     def _reply(self, call: Received, answer: Message) -> None:
-        """Send the answer, unless the call wants none."""
+        """Send the answer, unless the call wants none. Raises: as Connection.send."""
         if MessageFlag.no_reply_expected not in call.header.flags:
             self._bus.send(answer)
 
     def _reply_error(self, call: Received, error: Exception) -> None:
-        """Answer with the error. Log any but CallError and KeeperError as a bug; the caller gets only its strerror."""
+        """Answer with the error. Log any but CallError and KeeperError as a bug; its text is strerror or "bug ..."."""
         name, text = names.error_name(error), str(error)
         if not isinstance(error, CallError | KeeperError):
             said = error.strerror if isinstance(error, OSError) else None

@@ -84,7 +84,7 @@ def make_fields(outcome: Outcome) -> dict[str, str]:
 
 
 def find_journald_socket() -> str | None:
-    """Return the path of journald's socket if stderr is connected to journald, as in a unit; else None."""
+    """Return journald's socket if stderr leads to it, as in a unit, else None. Raises: OSError if stderr is closed."""
     status = os.fstat(2)
     return SOCKET if os.environ.get("JOURNAL_STREAM") == f"{status.st_dev}:{status.st_ino}" else None
 
@@ -154,9 +154,9 @@ class Log:
                 self.log(outcome.path, priority, describe_outcome(outcome), same=kind, outcome=outcome)
 
     def log_run(self, report: Report, directories: Iterable[str], missing: tuple[str, ...]) -> None:
-        """As `log_results`; also log skips for LASTING_REASONS, `missing` directories (INFO), or that all are back.
+        """As `log_results`; also log LASTING_REASONS to skip, `missing` directories or that all `directories` are back.
 
-        A topic is logged again after a day, or if its content changes. The numbers of an outcome do not count.
+        A topic is logged again after a day or a change, not of an outcome's numbers. Forget topics after FORGET_S.
         """
         self.log_results(report)
         for skip in report.plan.skipped:
@@ -173,7 +173,7 @@ class Log:
 class Notify:
     """The protocol of Type=notify.
 
-    `watchdog_s` is the interval between two "WATCHDOG=1": half of $WATCHDOG_USEC. It is 0 without a watchdog.
+    `watchdog_s` is the interval between two "WATCHDOG=1": half of $WATCHDOG_USEC, 0 if that is unset.
     """
 
     def __init__(self) -> None:

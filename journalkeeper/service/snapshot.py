@@ -62,7 +62,7 @@ class Snapshot(NamedTuple):
 
 
 def describe_state(snapshot: Snapshot) -> tuple[str, str]:
-    """Return the first state that is true of working, paused, degraded, waiting and idle, and its reason or ""."""
+    """Return the first true state of working (no reason), paused, degraded, waiting, idle, and its reason or ""."""
     found = snapshot.findings
     if snapshot.working:
         return "working", ""
