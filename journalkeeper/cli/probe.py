@@ -80,9 +80,10 @@ PROBES: Final = (
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add a subcommand for each probe, with its options and the help in its module. The user must name one probe."""
     below = parser.add_subparsers(dest="probe", metavar="PROBE", title="probes", required=True)
+    exit_status = (__doc__ or "").rpartition("\n\n")[2]
     for probe in PROBES:
         description, examples = split_help(probe.load().__doc__)
-        epilog = "\n\n".join((examples, (__doc__ or "").rpartition("\n\n")[2]))
+        epilog = f"{examples}\n\n{exit_status}"
         sub = below.add_parser(probe.name, help=probe.summary, description=description, epilog=epilog)
         add_common_options(sub)
         for name, default in probe.options.items():
@@ -157,8 +158,8 @@ def _make_table(answer: ProbeAnswer, length_s: float | None) -> tuple[Table[Stat
     (count, *_, worst, name), right = _COLUMNS, True
     mean = Column[Statistics]("MEAN", lambda row: _format_s(row.mean_s), right)
     share = mean._replace(title="SHARE", cell=lambda row: f"{row.total_s / length_s:.1%}")
-    rows = Table((count, mean, worst, share, name), answer.series[:ROWS])
-    return rows, f"At most {ROWS} rows, by their share. -j shows all."
+    table = Table((count, mean, worst, share, name), answer.series[:ROWS])
+    return table, f"At most {ROWS} rows, by their share. -j shows all."
 
 
 def _format_s(time_s: float | None) -> str:
