@@ -55,8 +55,8 @@ class IntakeMeter:
     def find_worst_us(self, paths: Collection[str]) -> int | None:
         """Return the longest intake delay (us) of the newest `entries` added to `paths` since the last call, or None.
 
-        The entries of a path that is new to a call do not count, nor does an entry whose delay is negative or distorted
-        by a set clock, or that has no sender's time. A file that cannot be read is skipped.
+        Entries of a path that is new to this call do not count, nor do entries without a sender's time. A delay that is
+        negative or distorted by a set clock does not count either. A file that cannot be read is skipped.
         """
         before = self._seen
         self._seen = {path: before[path] for path in paths if path in before}
