@@ -36,8 +36,8 @@ SENT_MOST: Final = 1 << 20
 QUEUE_MOST: Final = 64 << 20
 """Bytes that wait for the bus; above that the connection ends."""
 
-KERNEL_BYTES: Final = 1 << 14
-"""Bytes that the kernel queues for the bus. A busy dbus-daemon reads 2 KiB of each connection in a round of 0.3 s."""
+KERNEL_BYTES: Final = 1 << 12
+"""Bytes that the kernel queues for the bus. A busy dbus-daemon reads 2 KiB of each connection in a round of 0.7 s."""
 
 FIXED: Final = 16
 """Bytes of a message that contain its length."""
