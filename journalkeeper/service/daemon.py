@@ -3,7 +3,7 @@
 
 The event loop never blocks and nothing polls. One worker thread looks and works (worker.py); the loop takes events and
 messages, and computes the next time. It wakes for a change that the watch reports, the time at which a plan can differ
-(Plan.wake_at_us), the times around a due flush (WorkEnded.look_at_s), a signal, and systemd's watchdog. The
+(Plan.wake_at_us), the times around a due flush (WorkEnded.flush_look_at_s), a signal, and systemd's watchdog. The
 state is one immutable Snapshot, which each message of the worker replaces as a whole.
 
 All times are monotonic, so that a change of the wall clock causes neither an early nor a late wake-up.
@@ -74,10 +74,13 @@ class Daemon:
         self._worker = Worker(load, self._post, self._must_give_way, lambda: self._stopping)
         self._state = snapshots.Snapshot(self._worker.engine.directories)
         self._watch = DirectoryWatch()
-        self._woken, self._hung_up, self.bus_was_tried = asyncio.Event(), asyncio.Event(), asyncio.Event()
-        self._look_at_s, self._free_at_s, self._flush_look_at_s = 0.0, 0.0, inf
-        self._watches_are_due, self._resume_at_us = True, inf
-        self._awaiting: frozenset[str] = frozenset()
+        self._woken = asyncio.Event()
+        self._hung_up = asyncio.Event()
+        self.bus_was_tried = asyncio.Event()
+        self._look_at_s = 0.0
+        self._work_ended = snapshots.WorkEnded((), 0, free_at_s=0.0, flush_look_at_s=inf)
+        self._watches_are_due = True
+        self._resume_at_us = inf
         self._worker_check: asyncio.Future[tuple[set[str], Places]] | None = None
         self._checking: asyncio.Future[None] | None = None
         self._checked_s = 0.0
@@ -91,13 +94,12 @@ class Daemon:
         Raises: BusyError if another service has the state directory, at the start or later; KeeperError if that
         directory cannot be made or locked; ReplacedError if the service has to be started again.
         """
-        loop = self._loop
-        with closing(self._watch), state.Lock(self._worker.state_directory, state.DAEMON_LOCK) as lock:
+        with closing(self._watch), state.Lock(self._worker.engine.state_directory, state.DAEMON_LOCK) as lock:
             for number in (signal.SIGTERM, signal.SIGINT):
-                loop.add_signal_handler(number, self._wake_to_stop)
-            loop.add_signal_handler(signal.SIGHUP, self._hung_up.set)
+                self._loop.add_signal_handler(number, self._wake_to_stop)
+            self._loop.add_signal_handler(signal.SIGHUP, self._hung_up.set)
             repeated = map(self._repeat, (self._feed_watchdog, self._handle_next_change, self._handle_next_hangup))
-            tasks = [loop.create_task(work) for work in (*repeated, *(work() for work in beside))]
+            tasks = [self._loop.create_task(work) for work in (*repeated, *(work() for work in beside))]
             try:
                 await self._renew_watches()
                 if beside:
@@ -124,18 +126,18 @@ class Daemon:
         while await self._sleep_once():
             if time.monotonic() >= self._next_look_s:
                 await self._look_and_schedule(lock)
-            elif time.monotonic() >= self._flush_look_at_s:
+            elif time.monotonic() >= self._work_ended.flush_look_at_s:
                 passed = await self._worker.run(self._worker.look_at_flushes)
                 self._look_at_s = 0.0 if passed else self._look_at_s
 
     @property
     def _next_look_s(self) -> float:
         """The monotonic time of the next look at everything, as LOOK_SHARE permits. Infinite during a pause."""
-        return inf if self._state.present.paused else max(self._look_at_s, self._free_at_s)
+        return inf if self._state.present.paused else max(self._look_at_s, self._work_ended.free_at_s)
 
     async def _sleep_once(self) -> bool:
         """Sleep until an event or until work is due, and end a pause whose time is over. Return False at a stop."""
-        wait_s = min(self._next_look_s, self._flush_look_at_s) - time.monotonic()
+        wait_s = min(self._next_look_s, self._work_ended.flush_look_at_s) - time.monotonic()
         wait_s = min(wait_s, (self._resume_at_us - now_us()) / 1e6)
         with suppress(TimeoutError):
             await asyncio.wait_for(self._woken.wait(), wait_s)
@@ -163,13 +165,13 @@ class Daemon:
             await self._renew_watches()
         message = await self._worker.run(partial(self._worker.look, lock.renew))
         failed = isinstance(message, snapshots.RunFailed) or self._watch.watches.problem
-        now_s, wait_s = time.monotonic(), RETRY_S if failed else inf
+        wait_s = RETRY_S if failed else inf
         if isinstance(message, snapshots.Looked):
             self.log.log_run(message.report, self._state.directories, message.findings.missing)
             wait_s = min(wait_s, message.wait_s)
         elif isinstance(message, snapshots.NotOnBtrfs):  # A check will find a mount; until then there is nothing to do.
             self.log.log("foreign", INFO, describe_foreign([message.path]))
-        self._look_at_s = min(self._look_at_s, now_s + wait_s)
+        self._look_at_s = min(self._look_at_s, time.monotonic() + wait_s)
         self._apply(message)
 
     async def _repeat(self, work: Callable[[], Coroutine[None, None, None]]) -> None:
@@ -184,7 +186,7 @@ class Daemon:
     async def _handle_next_change(self) -> None:
         """Wait for a change. Have appends recorded (when idle, only awaited ones), or request a look at everything."""
         change = await self._watch.wait()
-        if news := change.appended if self._worker.calls else change.appended & self._awaiting:
+        if news := change.appended if self._worker.calls else change.appended & self._work_ended.awaiting:
             heard_us = time.monotonic_ns() // 1000
             self._worker.run_between_pieces(partial(self._worker.note_appends, news, heard_us))
         if change.renamed or change.rescan:
@@ -231,8 +233,7 @@ class Daemon:
             case snapshots.Checked() if self._watch.watches.tops not in {None, message.tops}:
                 self.rescan()
             case snapshots.WorkEnded():
-                self._free_at_s, self._flush_look_at_s = message.free_at_s, message.look_at_s
-                self._awaiting = message.awaiting
+                self._work_ended = message
                 self._woken.set()
             case snapshots.FileDone():
                 self._tell_followers(message)

@@ -144,15 +144,15 @@ class FileDone(NamedTuple):
 class WorkEnded(NamedTuple):
     """A call of the worker ended; `windows` and `next_flush_us` are those of Snapshot.
 
-    `free_at_s` is the monotonic time of the earliest next look at everything, and `look_at_s` that of the next look at
-    the flush timers, infinite before the next append. Until the next call, an append is news only in the directories
-    `awaiting` one.
+    `free_at_s` is the monotonic time of the earliest next look at everything, and `flush_look_at_s` that of the next
+    look at the flush timers, infinite before the next append. Until the next call, an append is news only in the
+    directories `awaiting` one.
     """
 
     windows: tuple[Window, ...]
     next_flush_us: int
     free_at_s: float
-    look_at_s: float
+    flush_look_at_s: float
     awaiting: frozenset[str] = frozenset()
 
 

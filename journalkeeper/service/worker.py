@@ -86,13 +86,13 @@ class Worker:
         self._stops = stops
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="worker")
         self.engine = load()
-        self.state_directory = self.engine.state_directory
         self.engine.memory.began_us = now_us()
         self._urgent: deque[Callable[[], None]] = deque()
         self._will_drain = False
         self.calls = set[asyncio.Future[Any]]()
         """The calls that have not ended, or whose messages are not delivered."""
-        self._look_at_s, self._flush_look_at_s = -inf, -inf
+        self._free_at_s = -inf
+        self._flush_free_at_s = -inf
         self.cycles = 0
         self._planned_cpu_s: float | None = None
         self._known_mounts: dict[str, set[str]] = {}
@@ -131,8 +131,8 @@ class Worker:
             return work()
         finally:
             flushes, look_us = self.engine.memory.flushes, self.engine.get_next_look_us()
-            look_at_s = inf if look_us is None else max(look_us / 1e6, self._flush_look_at_s)
-            self._post(snapshot.WorkEnded(*self.engine.find_windows(), self._look_at_s, look_at_s, flushes.awaiting))
+            look_at_s = inf if look_us is None else max(look_us / 1e6, self._flush_free_at_s)
+            self._post(snapshot.WorkEnded(*self.engine.find_windows(), self._free_at_s, look_at_s, flushes.awaiting))
 
     def _drain(self) -> None:
         """Do what is urgent. This is the work of a call of `run`, which posts its end."""
@@ -176,13 +176,12 @@ class Worker:
         except (KeeperError, OSError) as error:
             configuration = f"{WRONG}: {error}"
         unwritable: dict[str, Obstacle] = {}
-        replaced: set[str] = set()
         for top in (*engine.directories, *engine.publisher.directories):
             found = find_unwritable(top, places.get(top, ()), mounts)
             mounted = {path for path, obstacle in found.items() if obstacle is Obstacle.MOUNT}
             new = mounted - self._known_mounts.setdefault(top, mounted)
-            replaced |= new
             unwritable |= found | dict.fromkeys(new, Obstacle.LATE)
+        replaced = {path for path, obstacle in unwritable.items() if obstacle is Obstacle.LATE}
         unwritable |= find_obstacles(mounts, engine.state_directory, f"{engine.state_directory}/{NAME}")
         unwritable |= {path: Obstacle.MISSING for path in engine.publisher.directories if not os.path.isdir(path)}
         tops = identify_tops(engine.directories)
@@ -193,7 +192,7 @@ class Worker:
         """Look at the flush timers and charge CPU time. Return whether a whole look is due. Ignore unreadable files."""
         began_s = time.thread_time()
         is_due = self.engine.memory.flushes.look_for_due_plan()
-        self._flush_look_at_s = charge_cpu(self._flush_look_at_s, time.thread_time() - began_s, time.monotonic())
+        self._flush_free_at_s = charge_cpu(self._flush_free_at_s, time.thread_time() - began_s, time.monotonic())
         return is_due
 
     def look(self, renew_lock: Callable[[], None]) -> snapshot.RunEnded:
@@ -220,7 +219,7 @@ class Worker:
         if self.cycles > 1:  # the first look may take any time: no event causes it
             # Only the time of looking counts: the budget bounds rewrites.
             cpu_s = (self._planned_cpu_s or time.thread_time()) - began_s
-            self._look_at_s = charge_cpu(self._look_at_s, cpu_s, time.monotonic())
+            self._free_at_s = charge_cpu(self._free_at_s, cpu_s, time.monotonic())
         return message
 
     def _post_run(self, job: int, request: Request, stop: Callable[[], bool], origin: str) -> Report:
