@@ -11,7 +11,7 @@ from typing import Final
 
 from journalkeeper.config import Config
 from journalkeeper.health.evidence import RECENT_US, Evidence, Journal, Look, Storage, Unknown, is_up
-from journalkeeper.health.finding import Answers, advice, list_names
+from journalkeeper.health.finding import LISTED, Answers, advice, list_names
 from journalkeeper.model import MIB, Instance, JournalFile, Kind, Reason, Request, Sums, Volume
 from journalkeeper.model.manager import Facts, Manager
 from journalkeeper.model.units import format_span, pluralize, quantile, spell_size
@@ -39,8 +39,6 @@ cause it.
 
 STALLED_US: Final = 3_000_000
 """A wait beyond that of an ordinary flush, which took 0.8 to 2.3 s at 500 IOPS (measured)."""
-
-WORST_UNITS: Final = 3
 
 Files = tuple[JournalFile, ...]
 Place = tuple[Instance, Volume]
@@ -173,7 +171,7 @@ def waits(journal: Journal, now_us: int) -> Answers:
         yield Unknown(f"needs {ENOUGH} messages with the time when they were sent; the last {span} have {number}")
         return
     longest = {one.unit: one.wait_us for one in recent}
-    worst = sorted(longest.items(), key=lambda pair: (-pair[1], pair[0]))[:WORST_UNITS]
+    worst = sorted(longest.items(), key=lambda pair: (-pair[1], pair[0]))[:LISTED]
     delays = [one.wait_us for one in recent]
     p99_us, worst_us = quantile(delays, 990), delays[-1]
     if p99_us >= LATE_US or worst_us >= STALLED_US:
@@ -199,7 +197,8 @@ def _find_nocow_despite(places: list[Place], look: Look, reason: Reason) -> list
 
 def _list_datacow_commands(places: list[Place]) -> tuple[str, ...]:
     """Return shell commands that make new files in `places` copy-on-write, also after a boot, and then rotate."""
-    keep, where = "ln -sf /dev/null /etc/tmpfiles.d/journal-nocow.conf", [one for one, _ in places]
+    keep = "ln -sf /dev/null /etc/tmpfiles.d/journal-nocow.conf"
+    where = [one for one, _ in places]
     return (keep, *(f"chattr -C {quote(one.directory)}" for one in where), *_list_rotations(where))
 
 
