@@ -17,7 +17,6 @@ from jeepney import MessageFlag, message_bus
 from journalkeeper import __version__
 from journalkeeper.bus import contract, names
 from journalkeeper.bus.connection import SENT_MOST, Connection, make_call
-from journalkeeper.bus.names import BUS, CallError
 from journalkeeper.health.evidence import Hung
 from journalkeeper.health.service_rules import RESTART
 from journalkeeper.model import Plan, Request
@@ -76,7 +75,7 @@ class Service(AbstractContextManager["Service"]):
                 bus, owner = runner.run(asyncio.wait_for(_connect_to_service(), CONNECT_S))
             except TimeoutError:
                 raise names.BusyBusError from None
-            except (OSError, ValueError, RuntimeError, CallError):
+            except (OSError, ValueError, RuntimeError, names.CallError):
                 return None
             service = cls(runner, bus, owner)
             undo.pop_all()
@@ -192,7 +191,7 @@ class Service(AbstractContextManager["Service"]):
         """
         try:
             return self._runner.run(asyncio.wait_for(answer, patience_s))
-        except CallError as error:
+        except names.CallError as error:
             if error.name == names.LIMITS_EXCEEDED and self._runner.run(self._is_bus_busy()):
                 raise names.BusyBusError from None
             text = ENDED if error.name in GONE else str(error)
@@ -233,7 +232,7 @@ async def _connect_to_service() -> tuple[Connection, str]:
     return bus, owner
 
 
-GONE: Final = frozenset({f"{BUS}.Error.NoReply", f"{BUS}.Error.ServiceUnknown"})
+GONE: Final = frozenset({f"{names.BUS}.Error.NoReply", f"{names.BUS}.Error.ServiceUnknown"})
 """The bus's errors for a service that has left it: before the answer, or before the call."""
 
 ERRORS: Final[dict[str, type[KeeperError]]] = {

@@ -162,11 +162,10 @@ class Connection:
         """Return how many bytes the bus keeps from (IncomingBytes) or for (OutgoingBytes) `name`, 0 after any error:
         only root sees it, and not on a dbus-broker.
         """
-        try:
+        with suppress(CallError, OSError):
             (stats,) = await self.call(Stats().GetConnectionStats(name))
-        except (CallError, OSError):
-            return 0
-        return int(stats.get(counter, ("u", 0))[1])
+            return int(stats.get(counter, ("u", 0))[1])
+        return 0
 
     async def _read_until_end(self, most: int) -> Exception:
         """Hand messages over; skip any above `most` or FIELDS_MOST. At the end, close, and return the error."""

@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from journalkeeper.bus import names
-from journalkeeper.bus.names import shorten, to_ascii
 from journalkeeper.model import JournalFile, Request
 from journalkeeper.model.errors import UsageError
 from journalkeeper.model.manager import Treatment
@@ -101,7 +100,7 @@ FLAGS: Final = ("active", "archived", "now", "allow_unshare", "before_shutdown",
 def list_arguments(request: Request) -> tuple[list[str], str, int]:
     """Return the paths in ASCII, the compression ("" for none) and the sum of all FLAGS of `request`."""
     flags = sum(getattr(request, name) << bit for bit, name in enumerate(FLAGS))
-    return [to_ascii(path) for path in request.paths], request.compress or "", flags
+    return [names.to_ascii(path) for path in request.paths], request.compress or "", flags
 
 
 def make_request(paths: Sequence[str], compress: str, flags: int, directories: tuple[str, ...]) -> Request:
@@ -127,5 +126,5 @@ def check_path(path: str, directories: tuple[str, ...]) -> str:
     """Return `path` if it is normalized, below one of `directories` and shorter than LONGEST, else raise UsageError."""
     is_below = any(path.startswith(f"{directory.rstrip('/')}/") for directory in directories)
     if not is_below or len(path) >= LONGEST or posixpath.normpath(path) != path:
-        raise UsageError(f"{shorten(path)} is not below {' or '.join(directories)}, or has . or .. in it")
+        raise UsageError(f"{names.shorten(path)} is not below {' or '.join(directories)}, or has . or .. in it")
     return path

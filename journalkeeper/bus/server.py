@@ -19,8 +19,6 @@ from jeepney import DBusAddress, Message, MessageFlag, message_bus, new_error, n
 from journalkeeper.bus import contract, names, objects
 from journalkeeper.bus.callers import COST_BYTES, LONG_COST, Caller, Callers
 from journalkeeper.bus.connection import Connection, Received
-from journalkeeper.bus.contract import Signal, Values, join_signatures
-from journalkeeper.bus.names import INVALID_ARGS, CallError
 from journalkeeper.model import Result
 from journalkeeper.model.errors import KeeperError
 from journalkeeper.service.daemon import Daemon
@@ -72,7 +70,7 @@ class Server:
         self._callers = Callers(bus)
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
-        self._sent: dict[str, Values] = {}
+        self._sent: dict[str, contract.Values] = {}
         bus.handle = self.handle
         service.followers.append(self.follow)
 
@@ -117,9 +115,9 @@ class Server:
     async def _run_and_reply(self, call: Received, caller: Caller) -> None:
         """Authorize and run the method, and send its result. Raises: CallError if wrong or refused; as the method."""
         method = objects.find_method(self._service, call.path, call.interface, call.member)
-        takes, gives = map(join_signatures, (method.takes, method.gives))
+        takes, gives = map(contract.join_signatures, (method.takes, method.gives))
         if takes != call.signature:
-            raise CallError(INVALID_ARGS, f"{method.name} takes ({takes}), not ({call.signature})")
+            raise names.CallError(names.INVALID_ARGS, f"{method.name} takes ({takes}), not ({call.signature})")
         values = call.read()
         if method.action is not None:
             interactive = MessageFlag.allow_interactive_authorization in call.header.flags
@@ -135,7 +133,7 @@ class Server:
     def _reply_error(self, call: Received, error: Exception) -> None:
         """Answer with the error. Log any but CallError and KeeperError as a bug; its text is strerror or "bug ..."."""
         name, text = names.error_name(error), str(error)
-        if not isinstance(error, CallError | KeeperError):
+        if not isinstance(error, names.CallError | KeeperError):
             said = error.strerror if isinstance(error, OSError) else None
             text = f"{said or 'bug in journalkeeper'}; its log has the traceback"
             self._service.log.log_bug(f"{call.interface}.{call.member} failed", error)
@@ -153,21 +151,19 @@ class Server:
             case JobRemoved(job, result):
                 self._send_signal(contract.JOB_REMOVED, job.number, names.job_path(job.number), result)
             case FileDone(outcome, _) if outcome.result is Result.DONE and outcome.bytes_written:
-                numbers = (outcome.extents_before, outcome.extents_after, outcome.bytes_written)
-                path, reclaimed_bytes = names.to_ascii(outcome.path), outcome.reclaimed_bytes
-                self._send_signal(contract.FILE_DEFRAGMENTED, path, *numbers, reclaimed_bytes)
+                facts = (outcome.extents_before, outcome.extents_after, outcome.bytes_written, outcome.reclaimed_bytes)
+                self._send_signal(contract.FILE_DEFRAGMENTED, names.to_ascii(outcome.path), *facts)
 
     def _send_changes(self) -> None:
         """Send a signal for each object, with the properties that differ from those sent last: all of a new object."""
         self._timer = None
         tree = objects.make_tree(self._service)
-        before, self._sent = self._sent, {path: values() for path, (_, values) in tree.items()}
-        for path, (interface, _) in tree.items():
-            now = self._sent[path]
-            changed = {name: value for name, value in now.items() if value != before.get(path, {}).get(name)}
+        before, self._sent = self._sent, {path: read() for path, (_, read) in tree.items()}
+        for path, values in self._sent.items():
+            changed = {name: value for name, value in values.items() if value != before.get(path, {}).get(name)}
             if changed:
-                self._send_signal(contract.PROPERTIES_CHANGED, interface.name, changed, [], path=path)
+                self._send_signal(contract.PROPERTIES_CHANGED, tree[path][0].name, changed, [], path=path)
 
-    def _send_signal(self, signal: Signal, *values: object, path: str = names.MANAGER_PATH) -> None:
+    def _send_signal(self, signal: contract.Signal, *values: object, path: str = names.MANAGER_PATH) -> None:
         address = DBusAddress(path, interface=signal.interface)
-        self._bus.send(new_signal(address, signal.name, join_signatures(signal.takes), values))
+        self._bus.send(new_signal(address, signal.name, contract.join_signatures(signal.takes), values))
