@@ -52,7 +52,7 @@ QUEUED: Final = "queued; the service ends other work first"
 
 
 class Service(AbstractContextManager["Service"]):
-    """A connection to the running service. `find` makes it. The constructor reads `found`, the service's state then.
+    """A connection to the running service. `find` makes it, and reads `found`, the service's state then.
 
     Only one thread may use it.
     """
@@ -61,7 +61,7 @@ class Service(AbstractContextManager["Service"]):
         self._runner = runner
         self._bus = bus
         self._owner = owner
-        self.found = self._read_manager()
+        self.found = Manager()
 
     @classmethod
     def find(cls) -> Self | None:
@@ -78,6 +78,7 @@ class Service(AbstractContextManager["Service"]):
             except (OSError, ValueError, RuntimeError, names.CallError):
                 return None
             service = cls(runner, bus, owner)
+            service.found = service._read_manager()
             undo.pop_all()
             return service
 
