@@ -225,7 +225,7 @@ class Unit(NamedTuple):
 
     @property
     def is_starting(self) -> bool:
-        """Whether systemd has started the unit and waits until it is ready."""
+        """Whether the unit is activating and not ready yet, in any sub-state but "auto-restart"."""
         return self.active == "activating" and self.sub != "auto-restart"
 
     @property

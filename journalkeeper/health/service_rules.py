@@ -207,7 +207,7 @@ def record_unwritten(present: Present) -> Answers:
 
 
 def directory_unwatched(present: Present) -> Answers:
-    """A journal directory exists and is not watched. One problem, which only the service itself can find."""
+    """A journal directory exists and is not watched. One problem with the error text, which only the service has."""
     if present.unwatched:
         yield problem(f"{present.unwatched}.", LOG, error=present.unwatched)
 

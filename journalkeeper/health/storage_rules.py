@@ -86,7 +86,7 @@ def nocow_redundant(places: list[Place], look: Look) -> Answers:
 def nocow_snapshots(files: Files, places: list[Place], look: Look) -> Answers:
     """A directory is NOCOW although snapshots are taken of it. Each snapshot makes its data copy-on-write once more.
 
-    One advice for all directories on volumes that keep one copy of the data.
+    One advice for all on volumes with one copy. If btrfs gives no number, a snapshot tool or shared data counts.
     """
     if found := _find_nocow_despite(places, look, Reason.SNAPSHOTS):
         where, clause = [one.directory for one, _ in found], nocow.find_snapshots(*found[0], look.host)
@@ -125,8 +125,8 @@ def fragmented(files: Files, look: Look, config: Config, evidence: Evidence) -> 
     """Files have many more extents than they need, and no service works on them.
 
     One advice (`plan`, `defrag` without --now) from 300 extents that permitted rewrites save. A working service leaves
-    files fragmented for a while, because they settle or a flush is near; keeper-starved reports longer waits. An active
-    unit that does not answer counts as a service that works, a paused service and unknown units do not.
+    files fragmented for a while, because they settle or a flush is near; keeper-starved reports longer waits. Without
+    an answer of the service, `is_up` shows whether work goes on. While it is paused or units are unknown, none does.
     """
     live, units = evidence.service, evidence.units
     at_work = not live.paused if isinstance(live, Manager) else not isinstance(units, Unknown) and is_up(units)

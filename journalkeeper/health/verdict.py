@@ -85,7 +85,7 @@ def find_present(evidence: Evidence) -> Present | Unknown:
 
 
 def summarize_run(plan: Plan, outcomes: Iterable[Outcome], waiting: Sequence[Wait] = ()) -> Present:
-    """Return the failures, the waiting files and the instances that are `closed` after a run, for its verdict.
+    """Return a run's failures, its waiting files and the instances whose work waits for a window that never opens.
 
     `failures` has one entry per path: a failed action replaces a skip with a reason in FAULTS.
     """

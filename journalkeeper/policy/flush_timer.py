@@ -129,7 +129,7 @@ class LastLook(NamedTuple):
 
 
 class FlushTimer:
-    """The state of one instance's sync timer, started in the span `since`. The caller sets `interval_us` and times."""
+    """The state, at first UNKNOWN, of a sync timer that started in the span `since`. The caller sets `interval_us`."""
 
     def __init__(self) -> None:
         self.phase = Phase.UNKNOWN
@@ -172,7 +172,7 @@ class FlushTimer:
         return True
 
     def _begin(self, clue: Clue, since: Span) -> None:
-        """Enter the phase that follows by `clue`. If a timer from before a rotation may still run, start with it."""
+        """Enter the phase after `clue`. If a timer from before a rotation may run on, `since` begins at its start."""
         is_armed = since.latest_us < self._armed.latest_us + self.interval_us + LATE_US
         self._try_enter(clue, Span(self._armed.earliest_us, since.latest_us) if is_armed else since)
 

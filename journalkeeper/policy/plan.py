@@ -162,8 +162,8 @@ def count_available_bytes(volume: Volume) -> int:
 def _afford(actions: list[Action], host: Host, request: Request, config: Config) -> tuple[list[Action], list[Skip]]:
     """Return the actions that fit the day's budget, the quota and the space above KeepFree=, and a skip for each other.
 
-    Only the skip for BytesPerDay=0 does not put off. A quota counts what is stored. The space of old extents does not
-    count as free for the next file: btrfs frees it only at the end of the transaction (fs/btrfs/transaction.c).
+    A request can ignore the budget (`ignores_budget`). Only the skip for BytesPerDay=0 does not put off. A quota counts
+    what is stored. Old extents become free only after the transaction, not for the next file (fs/btrfs/transaction.c).
     """
     budget = config.budget.bytes_per_day
     left = None if budget is None or ignores_budget(request, budget) else budget - host.written_bytes
