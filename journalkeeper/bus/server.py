@@ -27,7 +27,10 @@ from journalkeeper.service.log import WARNING
 from journalkeeper.service.snapshot import FileDone
 
 RETRY_S: Final = 5.0
-"""After this time a lost bus is tried again, then after ever longer times up to a minute: a host may have no bus."""
+RETRY_MOST_S: Final = 60.0
+"""The first and the longest wait before a lost bus is tried again: a host may have no bus. A connection that lasts for
+RETRY_MOST_S is reported and begins the waits anew: a bus may end each one soon.
+"""
 
 CONNECT_S: Final = 30.0
 
@@ -46,8 +49,10 @@ async def serve_bus(service: Daemon, address: str) -> None:
             with closing(Server(service, bus)):
                 await bus.call(message_bus.RequestName(names.BUS_NAME))  # or wait for it in the bus's queue
                 service.bus_was_tried.set()
-                service.log.log_end("bus", "connected to the system bus again")
-                wait_s = RETRY_S
+                await asyncio.wait((bus.ended,), timeout=RETRY_MOST_S)
+                if not bus.ended.done():
+                    service.log.log_end("bus", "connected to the system bus again")
+                    wait_s = RETRY_S
                 raise await bus.ended
         except Exception as error:  # noqa: BLE001 - a library of many releases has many; all of them are logged
             why = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
@@ -56,7 +61,7 @@ async def serve_bus(service: Daemon, address: str) -> None:
             service.log.log("bus", WARNING, sentence, same=type(error).__name__)
             service.bus_was_tried.set()
         await asyncio.sleep(wait_s)
-        wait_s = min(2 * wait_s, 60.0)
+        wait_s = min(2 * wait_s, RETRY_MOST_S)
 
 
 class Server:

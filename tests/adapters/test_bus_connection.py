@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import re
 import shutil
 import signal
 import socket
@@ -21,6 +22,7 @@ from jeepney import DBusAddress, HeaderFields, Message, MessageFlag, message_bus
 from journalkeeper.bus import connection, server
 from journalkeeper.bus.connection import CALL_MOST, FIELDS_MOST, Connection, Received, make_call
 from journalkeeper.bus.names import BUS, INVALID_ARGS, CallError
+from journalkeeper.service.log import Log
 from tests.bus import raw_call
 
 WORDS = "x" * 50_000
@@ -175,16 +177,20 @@ async def test_a_bus_that_refuses_the_user_is_an_error(tmp_path: Path) -> None:
             await Connection.open(f"unix:path={tmp_path}/bus")
 
 
-async def test_the_waits_for_a_lost_bus_grow_and_begin_anew_after_a_connection(
-    monkeypatch: pytest.MonkeyPatch,
+async def test_the_waits_for_a_lost_bus_grow_until_a_connection_lasts_and_each_loss_is_logged_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    bus = AsyncMock(ended=AsyncMock(return_value=OSError())(), close=Mock())
-    monkeypatch.setattr(Connection, "open", AsyncMock(side_effect=[OSError(), OSError(), bus, *[OSError()] * 6]))
+    short, long = (AsyncMock(ended=asyncio.Future(), close=Mock()) for _ in range(2))
+    short.ended.set_result(OSError())
+    asyncio.get_running_loop().call_later(0.1, long.ended.set_result, OSError())
+    monkeypatch.setattr(asyncio, "wait", AsyncMock())
+    monkeypatch.setattr(Connection, "open", AsyncMock(side_effect=[short, short, long, *[OSError()] * 6]))
     pauses = AsyncMock(side_effect=[None] * 8)
     monkeypatch.setattr(asyncio, "sleep", pauses)
     with pytest.raises(StopAsyncIteration):
-        await server.serve_bus(Mock(followers=[]), "unix:path=/bus")
+        await server.serve_bus(Mock(followers=[], log=Log(None)), "unix:path=/bus")
     assert [pause.args[0] for pause in pauses.await_args_list] == [5, 10, 5, 10, 20, 40, 60, 60, 60]
+    assert re.findall("no connection|again", capsys.readouterr().err) == ["no connection", "again", "no connection"]
 
 
 # What is sent
