@@ -34,6 +34,8 @@ RETRY_MOST_S is reported and begins the waits anew: a bus may end each one soon.
 
 CONNECT_S: Final = 30.0
 
+NAME_TAKEN: Final = f"another process has the name {names.BUS_NAME} on the system bus and gets the calls until it ends"
+
 ERROR_MOST: Final = 1 << 16
 """Characters of an error: a configuration may have many wrong lines."""
 
@@ -47,7 +49,9 @@ async def serve_bus(service: Daemon, address: str) -> None:
         try:
             bus = await asyncio.wait_for(Connection.open(address), CONNECT_S)
             with closing(Server(service, bus)):
-                await bus.call(message_bus.RequestName(names.BUS_NAME))  # or wait for it in the bus's queue
+                (answer,) = await bus.call(message_bus.RequestName(names.BUS_NAME))
+                if answer == 2:  # DBUS_REQUEST_NAME_REPLY_IN_QUEUE: the bus hands it over later
+                    service.log.log("name", WARNING, NAME_TAKEN)
                 service.bus_was_tried.set()
                 await asyncio.wait((bus.ended,), timeout=RETRY_MOST_S)
                 if not bus.ended.done():

@@ -180,7 +180,7 @@ async def test_a_bus_that_refuses_the_user_is_an_error(tmp_path: Path) -> None:
 async def test_the_waits_for_a_lost_bus_grow_until_a_connection_lasts_and_each_loss_is_logged_once(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    short, long = (AsyncMock(ended=asyncio.Future(), close=Mock()) for _ in range(2))
+    short, long = (AsyncMock(ended=asyncio.Future(), close=Mock(), call=AsyncMock(return_value=(1,))) for _ in range(2))
     short.ended.set_result(OSError())
     asyncio.get_running_loop().call_later(0.1, long.ended.set_result, OSError())
     monkeypatch.setattr(asyncio, "wait", AsyncMock())

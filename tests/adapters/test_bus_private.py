@@ -262,6 +262,8 @@ def test_a_service_that_is_ready_can_be_called(tmp_path: Path, journal: Path) ->
 
 
 def test_a_second_service_waits_for_the_name(tmp_path: Path, journal: Path) -> None:
-    with PrivateBus() as bus, Daemon(tmp_path / "1", journal, bus) as one, Daemon(tmp_path / "2", journal, bus):
+    with PrivateBus() as bus, Daemon(tmp_path / "1", journal, bus) as one, Daemon(tmp_path / "2", journal, bus) as two:
+        assert eventually(lambda: two.logged("<4>another process has the name org.journalkeeper1"))
         assert one.stop() == 0
         assert eventually(lambda: bus.gdbus("Resume").returncode == 0)  # the bus may know the first one's end later
+        assert not one.logged("another process")
