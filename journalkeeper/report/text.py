@@ -13,7 +13,7 @@ UNKNOWN: Final = "unknown"
 
 
 def format_minute(time_us: int) -> str:
-    """Return a local time to the minute: "2026-11-21 10:00"; "unknown" if negative or not below TIME_LIMIT_US."""
+    """Return a local time to the minute: "2026-11-21 10:00"; "unknown" for 0, below it, or from TIME_LIMIT_US."""
     return _format_local_time(time_us, "%Y-%m-%d %H:%M")
 
 
@@ -33,8 +33,8 @@ def format_axis_time(time_us: int) -> str:
 
 
 def _format_local_time(time_us: int, form: str) -> str:
-    """Return the local time by strftime(3), or UNKNOWN if it is negative or not below TIME_LIMIT_US."""
-    if not 0 <= time_us < TIME_LIMIT_US:
+    """Return the local time by strftime(3), or UNKNOWN for 0, below it, or from TIME_LIMIT_US."""
+    if not 0 < time_us < TIME_LIMIT_US:
         return UNKNOWN
     return datetime.fromtimestamp(time_us // SECOND_US).strftime(form)
 
