@@ -185,7 +185,7 @@ class PrivateJournald(ExitStack):
         """Rotate, wait until system.journal's new archive is complete, and return its path. Raises: KeeperError."""
         before = set(self.journal.iterdir())
         run(*self.inside, "journalctl", "--rotate")
-        archive = max(set(self.journal.glob("system@*.journal")) - before)
+        archive = max(set(self.journal.glob("system@*.journal")) - before, default=self.active)  # never ARCHIVED
         wait_until(lambda: read_state(archive) == ARCHIVED, "private journald: it did not rotate")
         return archive
 
