@@ -160,6 +160,6 @@ def _show_directories(host: Host, path: str, context: Context) -> int:
                 unexamined=len(below) - len(files),
             )
         )
-    blocks = [block for place in places for block in story.explain_directory(place, unknown)]
+    blocks = [block for place in places for block in story.explain_directory(place, unknown.get("decision"))]
     context.output.show(DirectoriesAnswer(places, unknown), *blocks)
     return status

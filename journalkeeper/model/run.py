@@ -228,7 +228,7 @@ NONE_YET: Final = Progress(0, 0, "", 0, 0)
 
 
 class Meter:
-    """A counter of bytes over a whole run. Each step calls `report` with `now`, a Progress that begins at file 0.
+    """A counter of bytes over a whole run. `begin` and `add` call `report` with `now`, which begins at file 0.
 
     A file counts at most its planned bytes. When the work on the next file begins, a file that was skipped or ended
     early counts in full.

@@ -189,6 +189,6 @@ def name_column(name: str) -> str:
 
 
 def to_columns(value: Any) -> dict[str, Any]:
-    """Return all fields of a record, also hidden ones, by SQL column. Seconds become us (TypeError for None)."""
+    """Return all fields of a record, also hidden ones, by SQL column. Seconds become us; others stay as they are."""
     fields = value._asdict().items()
     return {name_column(name): round(one * 1e6) if name.endswith("_s") else one for name, one in fields}

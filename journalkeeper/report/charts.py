@@ -9,7 +9,7 @@ the number of columns does not grow with the history.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import ceil, log10
 from statistics import median
 from typing import Final, NamedTuple, TypeVar
@@ -241,7 +241,7 @@ def _describe_median(times_s: Sequence[float | None]) -> str:
 
 
 def draw_extents(record: Recorded, evidence: Evidence) -> Figure:
-    """Return the chart of extents until the present look, their ideal number, and the time of each rewrite or rotation.
+    """Return the chart of extents until the present look, in all and active files, ideal ones, rewrites and rotations.
 
     A span shows its highest counts, or repeats the last ones. The table has at most MOST_ROWS times, at equal steps
     back from the newest. Without plausible counts, the figure has only a sentence.
@@ -321,24 +321,23 @@ def draw_intake(journal: Journal, now_us: int) -> Figure:
         Layer(css, label, tuple(_scale_wait(quantile(some, per_mille)) if some else None for some in spans))
         for css, label, per_mille in (("worst", "longest", 1000), ("p99", "p99", 990), ("p50", "median", 500))
     )
+    begins_us = _divide(kept[0].when_us, kept[-1].when_us, MOST_ROWS)
+    parts = [*zip(begins_us, _group_by_time(begins_us, kept), strict=True)]
     levels = tuple(enumerate(WAIT_LABELS[: max(1, ceil(_scale_wait(waits[-1]))) + 1]))
     table = ChartTable(
         caption="Waits by the time of the message, the newest first",
         heads=("From", "Messages", "Median", "p99", "Longest", "The unit that waited longest"),
-        rows=tuple(_tabulate_spans(kept)),
+        rows=tuple(_tabulate_span(begin_us, entries) for begin_us, entries in reversed(parts) if entries),
         words_last=True,
     )
     return Figure(said, Chart(times, levels, lines), table, tuple(notes))
 
 
-def _tabulate_spans(kept: Sequence[Intake]) -> Iterator[tuple[str, ...]]:
-    """Yield (time, number, 3 waits, unit) of filled ones of MOST_ROWS equal spans, last first. `kept`: sorted, some."""
-    times = _divide(kept[0].when_us, kept[-1].when_us, MOST_ROWS)
-    for at, some in reversed([*zip(times, _group_by_time(times, kept), strict=True)]):
-        if some:
-            waits = sorted((entry.wait_us, entry.unit) for entry in some)
-            spans = (spell_time(quantile([wait_us for wait_us, _ in waits], part) / 1e6) for part in (500, 990, 1000))
-            yield format_minute(at), f"{len(waits):,}", *spans, waits[-1][1] or UNKNOWN
+def _tabulate_span(begin_us: int, entries: Sequence[Intake]) -> tuple[str, ...]:
+    """Return a row: the time, number, median, p99 and longest wait of `entries`, at least one, and that wait's unit."""
+    waits = sorted((entry.wait_us, entry.unit) for entry in entries)
+    spans = (spell_time(quantile([wait_us for wait_us, _ in waits], part) / 1e6) for part in (500, 990, 1000))
+    return format_minute(begin_us), f"{len(waits):,}", *spans, waits[-1][1] or UNKNOWN
 
 
 def _scale_wait(wait_us: float) -> float:

@@ -273,10 +273,10 @@ def summarize_history(instance: Instance, files: Iterable[JournalFile]) -> Histo
 def _foresee_deletion(
     instance: Instance, files: Sequence[JournalFile], max_use_bytes: int, rate: float | None
 ) -> dict[str, Any]:
-    """Return the fields of a HistorySpan about the next deletion, and about files that were ended early.
+    """Return early_files and early_bytes of a HistorySpan, and next_deleted_us and next_deletion_in_us if foreseen.
 
-    Both are missing without archives, an active file or SystemMaxFileSize=, the deletion also without a limit. It can
-    take several archives, after several full files. Its time needs `rate`, one active file, and no MaxRetentionSec=.
+    All are missing without archives, an active file or SystemMaxFileSize=, the last two also without a limit. Full
+    files are added until a limit is exceeded. The last one needs `rate`, one active file, and no MaxRetentionSec=.
     """
     largest = instance.system_max_file_size_bytes
     archives = sorted((one for one in files if one.kind is not Kind.ACTIVE), key=lambda one: one.head_time_us)

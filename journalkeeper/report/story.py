@@ -10,7 +10,7 @@ extent to the 128 and more that blocks of 4 KiB permit. The letter below names t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from journalkeeper.model import MIB, Action, Instance, JournalFile, Reason, Skip, Stretch, Sums, Verb, Window
@@ -142,7 +142,7 @@ class Story(NamedTuple):
 
 
 def describe_change(decided: Decision, window: Window | None, now_us: int) -> str:
-    """Return a sentence on when the planned action will be done, or when the decision against one can change.
+    """Return a sentence that the next run does the planned action, or on when the decision against one can change.
 
     It mentions `--now` if that would change the decision. Return "" where only the reason's sentence names the event.
     """
@@ -167,7 +167,7 @@ def explain_file(story: Story, width: int) -> list[Lines]:
     known = [("File", _describe_kind(file)), ("Size", _describe_size(file)), ("Extents", extents)]
     rows = [("Reading", _describe_read_cost(story))]
     rows += [("History", text) for text in describe_past(story)]
-    rows += [("Plan", text) for text in _list_sentences(story.decision, story.unknown)]
+    rows += [("Plan", text) for text in _list_sentences(story.decision, story.unknown.get("decision"))]
     return [[("", escape(file.path))], name_facts(known), chart, name_facts(rows)]
 
 
@@ -257,11 +257,11 @@ def _explain_one(decided: Decision, window: Window | None, now_us: int, *, watch
     return [*said, *filter(None, [describe_change(decided, window, now_us) if watched else ""])]
 
 
-def _list_sentences(decision: Decision | None, unknown: Mapping[str, str]) -> list[str]:
-    """Return the sentences on the decision, or one: why the decision is unknown, or else "nothing to do"."""
+def _list_sentences(decision: Decision | None, why_unplanned: str | None) -> list[str]:
+    """Return the sentences on the decision, or one: "unknown: " and `why_unplanned`, or without it "nothing to do"."""
     if decision is not None:
         return list(decision.sentences)
-    return [f"{UNKNOWN}: {escape(unknown['decision'])}" if "decision" in unknown else "nothing to do"]
+    return ["nothing to do" if why_unplanned is None else f"{UNKNOWN}: {escape(why_unplanned)}"]
 
 
 WINDOWS: dict[str, str] = {
@@ -314,7 +314,7 @@ class DirectoriesAnswer(NamedTuple):
     """What could not be looked at, and why."""
 
 
-def explain_directory(place: DirectoryAnswer, unknown: Mapping[str, str]) -> list[Lines]:
+def explain_directory(place: DirectoryAnswer, why_unplanned: str | None) -> list[Lines]:
     """Return the blocks of `explain`: path, and rows on journald, settings, window, files, history, limits and plan."""
     one, every = place.instance, place.files
     who = f"that of namespace {escape(one.namespace)}" if one.namespace else "this host's own writes here"
@@ -328,7 +328,7 @@ def explain_directory(place: DirectoryAnswer, unknown: Mapping[str, str]) -> lis
         ("Files", f"{pluralize(every.files, 'file')}, {extents}"),
         ("Covers", _describe_history(place.retention)),
         *describe_limits(place.retention),
-        *(("Plan", text) for text in _list_sentences(place.decision, unknown)),
+        *(("Plan", text) for text in _list_sentences(place.decision, why_unplanned)),
     ]
     return [[("", escape(one.directory))], name_facts(rows)]
 

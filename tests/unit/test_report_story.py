@@ -122,7 +122,7 @@ def place(
 
 
 def told(some: DirectoryAnswer) -> str:
-    return join(story.explain_directory(some, {}))
+    return join(story.explain_directory(some, None))
 
 
 def test_a_history_is_from_the_oldest_entry_to_the_newest_and_what_would_fit() -> None:
