@@ -55,8 +55,8 @@ def survey(fd: int, *, sync: bool, per_mib: bool = False) -> Extents:
     """Return the number of extents of `fd` and its bytes of each kind, and with `per_mib` the three tuples by MiB.
 
     Only `total` includes extents behind the end of the file. Compressed and shared bytes are also part of the data
-    bytes, or of the unwritten bytes. The tuples (begun, left, shared bytes) go up to the last MiB in which an extent
-    begins. They are () without `per_mib`, and for files larger than MAX_FILE_BYTES, because of the memory.
+    bytes, or of the unwritten bytes. The tuples (extents that begin, how many of these a rewrite leaves, shared bytes)
+    go up to the last MiB in which an extent begins. They are () without `per_mib`, and above MAX_FILE_BYTES.
 
     Raises: as `fiemap.map_batches`.
     """

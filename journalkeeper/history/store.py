@@ -153,9 +153,9 @@ class Record(Database):
         return self._query_number(wanted, (after_us, until_us))
 
     def count_rotations(self, when_us: int, until_us: int) -> int:
-        """Return the number of requested rotations from `when_us` to `until_us`, both included.
+        """Return the number of rotations, done or failed, from `when_us` to `until_us`, both included.
 
-        Failed rotations count, because journald may have rotated without an answer.
+        A failed one counts, because journald may have rotated without an answer.
         """
         wanted = "action = 'rotate' AND result != 'skipped' AND when_us BETWEEN ? AND ?"
         return self._query_number(f"SELECT count(*) FROM outcomes WHERE {wanted}", (when_us, until_us))  # noqa: S608 - our words

@@ -91,10 +91,9 @@ def read_journal(directory: str | None, most: int, *, boots: bool = True) -> Jou
     """Return evidence from the newest `most` entries of this host's journal, or of that in `directory`.
 
     Its boots are read only with `boots`, from as many messages about them.
-
     Return Unknown if the caller may not read the whole journal, or journalctl cannot be run.
 
-    Raises: KeeperError if journalctl fails midway; NeedsRootError if nothing in `directory` may be read.
+    Raises: KeeperError if journalctl fails midway; NeedsRootError, only with `directory`, if nothing in it may be read.
     """
     try:
         if not journalctl.can_see_all(directory):

@@ -162,7 +162,7 @@ class Observer:
     def _look_at_place(self, place: Directory, only: str | None, gathered: _Gathered) -> None:
         """Add the rows of all journal files in `place` to `gathered`, or that of `only`, even if it vanished.
 
-        If `place` vanished or cannot be looked at, one row has the problem. Raises: FileError as `look_at`.
+        If `place` vanished, cannot be looked at or has too many files, a row has the problem. Raises: as `look_at`.
         """
         try:
             with opening.open_directory(place.path) as fd:

@@ -57,7 +57,7 @@ def read_mounts(table: str = HOST) -> Mounts:
 
 
 def find_obstacles(mounts: Mounts, *paths: str) -> dict[str, Obstacle]:
-    """Return why this process cannot write to `paths`, by path, or by the path of the read-only subvolume or mount.
+    """Return why this process cannot write to `paths`, by path; a subvolume, or a mount in `mounts`, by its own path.
 
     A mount that is read-only in `mounts` is an obstacle even if this process can write to it. Once the first path has
     an obstacle by its own path, the others are not examined. A path that cannot be examined is left out.
@@ -71,7 +71,7 @@ def find_obstacles(mounts: Mounts, *paths: str) -> dict[str, Obstacle]:
 
 
 def _find_obstacle(path: str, mounts: Mounts) -> dict[str, Obstacle]:
-    """Return one of `find_obstacles` or {}: mount, subvolume, attribute (if the mode allows), mode. Raises: OSError."""
+    """Return {} or the first of READ_ONLY, MOUNT, SUBVOLUME, ATTRIBUTE (if the mode allows), MODE. Raises: OSError."""
     real = os.path.realpath(path)
     point = max((one for one in mounts if os.path.commonpath((one, real)) == one), key=len, default="")
     if point and "ro" in mounts[point]:
@@ -144,7 +144,7 @@ def find_silent(places: Places, timeout_s: float) -> tuple[tuple[str, Silence], 
 
 
 def _find_silence(namespace: str, unit: str, timeout_s: float) -> Silence | None:
-    """Return HUNG or (main journald) ROLLED_BACK if the unit runs, else MASKED or (main journald) STOPPED, or None."""
+    """Return HUNG or ROLLED_BACK (main one) if the unit runs, else MASKED or STOPPED (main one, no socket), or None."""
     if os.path.lexists(f"{RUNNING}{unit}"):
         if control.is_responsive(namespace, timeout_s) is False:
             return Silence.HUNG
