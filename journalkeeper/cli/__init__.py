@@ -34,6 +34,7 @@ def main(argv: list[str] | None = None) -> int:
     The single word --measure, which only a unit of the service uses, runs `disk.main` and no command.
     """
     words = sys.argv[1:] if argv is None else argv
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115 - without one, print() writes to stdout
     if words == ["--measure"]:
         from journalkeeper.btrfs import disk  # noqa: PLC0415 - a unit of its own, of 15 MiB
 

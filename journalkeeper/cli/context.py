@@ -97,8 +97,7 @@ class Context:
 
     def means_service(self) -> bool:
         """Return whether the command means the host's service: no -D, no --config, and the default state directory."""
-        args = self._args
-        return args.directory is None and args.config is None and self.state_directory == state.DEFAULT
+        return self._args.directory is None and self._args.config is None and self.state_directory == state.DEFAULT
 
     def find_service_for(self, asked: Request) -> Service | None:
         """Return a connection to the running service, which the caller closes, or None if it cannot carry out `asked`.

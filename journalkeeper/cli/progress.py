@@ -93,5 +93,5 @@ class ProgressLine:
 
 def on_terminal(output: Output) -> ProgressLine:
     """Return a progress line on stderr. It draws nothing with --quiet or JSON, or without a terminal that can erase."""
-    dumb = os.environ.get("TERM") in {None, "dumb"} or sys.stderr is None or not sys.stderr.isatty()
+    dumb = os.environ.get("TERM") in {None, "dumb"} or not sys.stderr.isatty()
     return ProgressLine(None if dumb or output.quiet or output.json != "off" else sys.stderr)

@@ -39,7 +39,7 @@ def test_a_reader_that_leaves_early_is_met_with_silence_and_a_full_disk_is_said_
 
 
 def test_closed_standard_streams_are_no_accident() -> None:
-    line = f"{shlex.join(CHECK)} <&- >&- 2>&-"
+    line = f'{shlex.join(CHECK)} <&- >&- 2>&- && [ -z "$({shlex.join(PROGRAM)} wrong 2>&-)" ]'
     assert process(["sh", "-c", line]).returncode == 0
 
 
