@@ -27,7 +27,7 @@ from journalkeeper.model.units import DAY_US
 
 
 class Context:
-    """One run of a command. `now_us` is the time of its start, and `privileged` is whether root runs it."""
+    """One run of a command: its start `now_us`, `privileged` for root, and the history's `state_directory`."""
 
     def __init__(self, args: argparse.Namespace, output: Output) -> None:
         self._args = args

@@ -291,7 +291,7 @@ def _remove_mount_unit(top: str, unit: str) -> None:
 
 
 def _show_plan(context: Context, top: str) -> None:
-    """Show what --apply or --undo would do, and which programs must end first."""
+    """Show what --apply or --undo would do, which programs must end first, and a subvolume that --apply brings back."""
     lost = _find_elsewhere(top, _name_mount_unit(top))
     found = isolate.Tree(top, is_subvolume=False, entries={}) if lost else isolate.survey(top)
     if lost == isolate.FLAT and os.path.exists(top) and os.listdir(top):

@@ -35,7 +35,7 @@ class PauseAnswer(NamedTuple):
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the optional argument SPAN to the parser of `pause`: microseconds, 0 without it."""
+    """Add the optional argument SPAN, in microseconds and 0 by default, for `pause`; for `resume` add nothing."""
     if parser.prog.endswith(" pause"):
         text = "as 30min or 2h (default: until `resume`)"
         parser.add_argument("span", nargs="?", metavar="SPAN", type=_parse_span_us, default=0, help=text)

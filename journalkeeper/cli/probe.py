@@ -151,7 +151,7 @@ class ProbeAnswer(NamedTuple):
 
 def _make_table(answer: ProbeAnswer, length_s: float | None) -> tuple[Table[Statistics], str]:
     """Return the table of the series, and its key. For a trace of `length_s`, the first ROWS rows have their mean, and
-    their share of it, in place of percentiles.
+    their share of `length_s`, in place of percentiles.
     """
     if not length_s:
         return Table(_COLUMNS, answer.series), '"-": too few waits for this figure.'

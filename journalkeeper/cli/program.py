@@ -43,7 +43,7 @@ def ignore_strangers() -> None:
 
 
 def run(words: Sequence[str]) -> int:
-    """Run the command in `words` and return its exit status, or USAGE or FAILED after writing an error to stderr.
+    """Run the command in `words` and return its status: USAGE or FAILED after an error on stderr, DONE after --help.
 
     Ctrl-C is a failure, a closed pipe on stdout one without a message. Only an exception that is a bug is not caught.
     """
