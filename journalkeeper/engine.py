@@ -155,7 +155,7 @@ class Engine:
         on_outcome: Callable[[Outcome], None] = lambda _: None,
         on_plan: Callable[[Host, Plan], None] = lambda _host, _plan: None,
     ) -> Report:
-        """Look, plan, and carry out the plan to its end, or until a rest or a stop between two pieces of a file.
+        """Look, plan, remove leftovers, and carry out the plan until its end, a rest or a stop between two pieces.
 
         `on_plan` is called once, before any action. The run is stored with its `origin`, one of DAEMON only if it has
         actions. Metrics are written also after an error, but not for named files or a shutdown. What cannot be recorded
@@ -227,7 +227,7 @@ class Engine:
             self.memory.records.observed_s = time.monotonic()
 
     def _update_history(self, record: Record, chosen: Plan, outcomes: list[Outcome], request: Request) -> None:
-        """Store the waits after a run. After actions, but not before a shutdown, look again first, and store counts.
+        """Read the counters, store the waits. After actions, but not before a shutdown, look first and store counts.
 
         A run on named files only ends waits, those of finished files. A command prunes after each run, the service once
         a day, because a commit costs 14 I/Os. Raises: as the look; KeeperError.
@@ -328,7 +328,7 @@ class Engine:
         )
 
     def _must_end(self, stop: Callable[[], bool], lock: state.Lock, request: Request) -> bool:
-        """Return whether to end the run: `stop`, a lost lock, or a rest, unless `request` hurries or is asked for."""
+        """Return whether the run ends: `stop`, a lost lock; battery or QuietHours=, unless in a hurry or asked for."""
         rest = find_rest(now_us(), request, self.config, on_battery=load.is_on_battery())
         return stop() or not lock.is_held() or rest is not None
 

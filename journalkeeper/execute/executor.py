@@ -129,17 +129,16 @@ def _rewrite_file(file: JournalFile, turn: Turn, pace: Pace) -> None:
 
     Raises: as `hold` and `_move_data`; OSError ENOENT or Refused: VANISHED, the reason of `pace`, or NO_GAIN.
     """
+    is_active = turn.action.is_on_active_file
     with hold(file, replacing=turn.action.action is Verb.REWRITE) as held:
-        turn.before = turn.after = _read_found(held, mapped=not turn.action.is_on_active_file)
+        turn.before = turn.after = _read_found(held, mapped=not is_active)
         try:
             turn.expected = _move_data(held, turn.action, pace)
         finally:
             _make_durable(held, pace)
             turn.after = _read_found(held, mapped=pace.ended is not Reason.WINDOW_CLOSED)
             named = _has_its_name(held)
-        shape = (
-            file if turn.action.is_on_active_file else file._replace(extents=extent_count.survey(held.fd, sync=False))
-        )
+        shape = file if is_active else file._replace(extents=extent_count.survey(held.fd, sync=False))
         if not named:
             raise Refused(Reason.VANISHED, "the name no longer leads to the file")
     if pace.ended is not None:

@@ -68,7 +68,8 @@ def defragment(held: VerifiedFile, action: Action, pace: Pace) -> int:
     for offset, length in pace.iterate_pieces(action.ranges):
         # The kernel skips dirty pages: those of this piece go first, and only those.
         writeback.sync_file_range(held.fd, offset, length)
-        _defragment_piece(held.fd, offset, length, parse_compression(action.compress))
+        _defragment_without_signals(held.fd, offset, length, parse_compression(action.compress))
+        writeback.sync_file_range(held.fd, offset, length)
     if pace.written_bytes:
         _wait_for_extents(held.fd, before)
     return action.extents_expected
@@ -96,10 +97,10 @@ def compact(held: VerifiedFile, action: Action, pace: Pace) -> tuple[int, bool]:
             written = pace.written_bytes
             # A later pass moves the rest, because it writes each cluster back before the next one.
             for offset, length in pace.iterate_pieces(ranges, most_bytes=LEAST_BYTES if number else None):
-                _defragment_piece(held.fd, offset, length, compression)
-                written += sum(
-                    size for _, size in fiemap.find_data(held.fd, sync=False, start=offset, end=offset + length)
-                )
+                _defragment_without_signals(held.fd, offset, length, compression)
+                writeback.sync_file_range(held.fd, offset, length)
+                runs = fiemap.find_data(held.fd, sync=False, start=offset, end=offset + length)
+                written += sum(size for _, size in runs)
             pace.written_bytes = written
             extents = sum(map(len, fiemap.map_batches(held.fd, sync=True)))
             ranges = ()
@@ -157,18 +158,16 @@ def _wait_for_extents(fd: int, before: int) -> None:
             return
 
 
-def _defragment_piece(fd: int, offset: int, length: int, compression: Compression | None) -> None:
-    """Defragment or compress one piece with signals blocked, and write it back alone: journald flushes an active file.
+def _defragment_without_signals(fd: int, offset: int, length: int, compression: Compression | None) -> None:
+    """Call `defrag_range` with all signals blocked until it returns. Raises: OSError as btrfs.defrag.
 
-    Raises: OSError as btrfs.defrag and `sync_file_range`.
+    A signal would make the kernel stop in the middle of a piece and return success. The caller writes the piece back.
     """
-    # A signal makes the kernel stop in the middle of a piece and return success.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
         defrag.defrag_range(fd, offset, length, compress=compression)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    writeback.sync_file_range(fd, offset, length)
 
 
 def free_unwritten(held: VerifiedFile, pace: Pace) -> None:

@@ -123,7 +123,7 @@ def _survey_below(dir_fd: int, top: str, way: str, written: list[str] | None) ->
         path = f"{top}/{way}{name}"
         with suppress(FileNotFoundError):  # journald has deleted an archive
             found = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
-            _require_movable(path, found)
+            _require_movable_kind(path, found)
             if stat.S_ISLNK(found.st_mode):
                 yield f"{way}{name}", found
                 continue
@@ -137,8 +137,8 @@ def _survey_below(dir_fd: int, top: str, way: str, written: list[str] | None) ->
                     yield from _survey_below(fd, top, f"{way}{name}/", written)
 
 
-def _require_movable(path: str, status: os.stat_result) -> None:
-    """Raise KeeperError unless it is a plain directory, a link or a file with one name, and at most DEEPEST deep."""
+def _require_movable_kind(path: str, status: os.stat_result) -> None:
+    """Raise KeeperError for a special file, a subvolume, a file of several names, or a path deeper than DEEPEST."""
     kind = stat.S_IFMT(status.st_mode)
     for is_so, words in (
         (kind not in {stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK}, "is no file, directory or link"),

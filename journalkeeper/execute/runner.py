@@ -114,8 +114,8 @@ class Runner:
 class Throttle:
     """A callable that returns, before each piece of one action, the reason to end the action, or None.
 
-    In a hurry (--now) only a stop counts. The intake delay is read from the active files of `seen` that a journald
-    writes on the same device. Nothing is measured before the first call.
+    In a hurry (--now) only a stop counts. `seen` must have the action's volume. Its active files that a journald writes
+    on the same device show the intake delay. The constructor fixes the margin, and measures nothing yet.
     """
 
     def __init__(self, runner: Runner, action: Action, seen: Seen) -> None:
@@ -163,12 +163,11 @@ class Throttle:
     def _look_if_window_closes(self, piece_us: int) -> bool:
         """Look at the flush timer of an active file, and return whether its window closes within `piece_us`.
 
-        False for other files and without a limit, True if the flush is unknown. Windows close a margin before a flush.
+        Return False for other files, without a timer and if nothing is unsynced, True if the flush is unknown.
         """
-        action = self._action
-        if not action.is_on_active_file:
+        if not self._action.is_on_active_file:
             return False
-        directory = action.target.directory
+        directory = self._action.target.directory
         # This comes first, so that the look takes no block that this rewrite moved for a flush.
         self._runner.flushes.note_rewrite(directory)
         self._runner.flushes.look_again(directory)
@@ -176,22 +175,26 @@ class Throttle:
         return closes_us is not None and time.monotonic_ns() // 1000 + piece_us > closes_us
 
     def _read_load(self) -> Reading:
-        """Update due flush timers. Return the load: a rest's busy time once, a delay at most each ENTRIES_EVERY_S."""
-        now_s = time.monotonic()
-        next_look_us = self._runner.flushes.get_next_look_us(self._margin_us)
-        if next_look_us is not None and now_s * 1e6 >= next_look_us:
-            self._runner.flushes.look_again()
-        intake_us, busy_percent = None, self._busy_percent
-        self._busy_percent = None
+        """Return all of a Reading as of now, but a rest's busy time once, a delay at most each ENTRIES_EVERY_S."""
+        flush_due = self._is_flush_due()
+        now_s, intake_us = time.monotonic(), None
+        busy_percent, self._busy_percent = self._busy_percent, None
         if now_s - self._entries_s >= ENTRIES_EVERY_S:
             self._entries_s, intake_us = now_s, self._intake.find_worst_us(self._actives)
         return Reading(
-            flush_due=self._runner.flushes.is_flush_due(self._margin_us),
+            flush_due=flush_due,
             intake_delay_us=intake_us,
             others_busy_percent=busy_percent,
             maintenance=find_maintenance(self._uuid),
             paused_us=round(self._paused_s * 1e6),
         )
+
+    def _is_flush_due(self) -> bool:
+        """Look at the flush timers if it is time for that, and return whether any flush is near or under way."""
+        next_look_us = self._runner.flushes.get_next_look_us(self._margin_us)
+        if next_look_us is not None and time.monotonic_ns() // 1000 >= next_look_us:
+            self._runner.flushes.look_again()
+        return self._runner.flushes.is_flush_due(self._margin_us)
 
     def _rest(self, length_s: float) -> None:
         """Sleep in full. Store how busy other programs kept the disk (None if unknown), and when this rest ended."""
