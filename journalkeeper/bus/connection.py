@@ -172,13 +172,13 @@ class Connection:
         try:
             while True:
                 head = await self._reader.readexactly(FIXED)
-                fields, left = measure_message(head)
-                if left + FIXED <= most and fields <= FIELDS_MOST:
-                    self._hand_over(head + await self._reader.readexactly(left))
+                fields, length = measure_message(head)
+                if length <= most and fields <= FIELDS_MOST:
+                    self._hand_over(head + await self._reader.readexactly(length - FIXED))
                     await asyncio.sleep(0)  # other tasks have their turns, however many messages there are
                     continue
-                while left:
-                    left -= len(await self._reader.readexactly(min(left, most)))
+                while length > FIXED:
+                    length -= len(await self._reader.readexactly(min(length - FIXED, most)))
         except (OSError, EOFError) as error:
             return ConnectionResetError("the bus closed the connection") if isinstance(error, EOFError) else error
         finally:
@@ -203,10 +203,10 @@ def make_call(destination: str, path: str, interface: str, member: str, kinds: s
 
 
 def measure_message(head: bytes) -> tuple[int, int]:
-    """Return the bytes of the fields in the header of a message with the first FIXED bytes `head`, and of all after it.
+    """Return the lengths of the header's fields and of the whole message, which begins with the FIXED bytes `head`.
 
     The numbers are not checked and can exceed every limit. A first byte other than "l" means big-endian.
     """
     order: Literal["little", "big"] = "little" if head[0] == ord("l") else "big"
     body, fields = (int.from_bytes(head[at : at + 4], order) for at in (4, 12))
-    return fields, (fields + 7) // 8 * 8 + body
+    return fields, FIXED + (fields + 7) // 8 * 8 + body

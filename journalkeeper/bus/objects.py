@@ -101,8 +101,8 @@ async def get(service: Daemon, path: str, caller: Caller, interface: str, name: 
 async def get_all(service: Daemon, path: str, _caller: Caller, interface: str) -> Values:
     """Return the properties of an interface; {} for an interface of the D-Bus standard.
 
-    For the manager, the service first checks its configuration and directories for changes, so the answer can
-    take a moment. Error UnknownInterface: the object has no such interface.
+    For the manager, the service checks its configuration and directories, at most once a second, and the answer
+    waits 0.2 s at most for that. Error UnknownInterface: the object has no such interface.
     """
     if interface not in {one.name for one in list_interfaces(service, path)}:
         raise CallError(f"{ERROR}.UnknownInterface", f"{shorten(path)} has no interface {shorten(interface)}")
@@ -310,7 +310,7 @@ def _make_file_values(row: JournalFile, doing: snapshots.Doing | None, caller: C
 def write_document(answer: Plan | Report, caller: Caller) -> str:
     """Return the JSON of `answer` in at most DOCUMENT_MOST characters.
 
-    The values in HIDDEN replace those of another user's journal files, and of names without .journal except for root.
+    In outcomes and skips, HIDDEN replaces values of another user's files, and of names without .journal but for root.
     """
     document = to_json(answer)
     for row in chain(document.get("outcomes", ()), document["skipped"]):

@@ -126,7 +126,7 @@ async def test_a_number_with_the_bytes_of_an_empty_struct_drops_no_message() -> 
 @pytest.mark.parametrize(("order", "first"), [("little", b"l"), ("big", b"B")])
 def test_a_message_of_either_byte_order_is_measured(order: str, first: bytes) -> None:
     body, fields = (number.to_bytes(4, order) for number in (7, 9))  # type: ignore[arg-type]
-    assert connection.measure_message(first + b"\1\0\1" + body + bytes(4) + fields) == (9, 16 + 7)
+    assert connection.measure_message(first + b"\1\0\1" + body + bytes(4) + fields) == (9, 16 + 16 + 7)
 
 
 def test_a_body_that_does_not_fit_its_signature_is_an_error() -> None:

@@ -18,7 +18,7 @@ from unittest.mock import Mock, patch
 from journalkeeper.btrfs import extent_count, fiemap
 from journalkeeper.bus import contract
 from journalkeeper.bus import names as bus_names
-from journalkeeper.bus.connection import FIXED, Connection, measure_message
+from journalkeeper.bus.connection import Connection, measure_message
 from journalkeeper.config import files, validation
 from journalkeeper.journald import conf, journal_file, layout
 from journalkeeper.model import Extents, Kind
@@ -234,7 +234,7 @@ def check_messages(data: bytes) -> None:
     messages = found.rest()
     once = asyncio.run(_receive([messages]))
     assert once == asyncio.run(_receive([messages[at : at + step] for at in range(0, len(messages), step)]))
-    assert all(len(one) == FIXED + measure_message(one)[1] <= SMALL_MOST for one in once)
+    assert all(len(one) == measure_message(one)[1] <= SMALL_MOST for one in once)
 
 
 async def _receive(parts: list[bytes]) -> list[bytes]:
