@@ -59,8 +59,8 @@ REST_MOST_S: Final = 5.0
 class Daemon:
     """Keeps journals in order until a signal ends it, and does what callers request meanwhile.
 
-    `load` makes an engine from the present configuration. Create it in the event loop: it sets the exception
-    handler of the loop. A follower is called soon after every notification.
+    `load` makes an engine from the present configuration, first in the constructor, which must run in the event loop:
+    it sets the loop's exception handler. A follower is called soon after every notification.
     """
 
     def __init__(self, load: Callable[[], Engine], log: Log) -> None:
@@ -157,7 +157,7 @@ class Daemon:
     async def _look_and_schedule(self, lock: state.Lock) -> None:
         """Renew due watches and `lock`, look in the worker, log and publish the result, and set the next time.
 
-        After a failure or with a missing watch it is RETRY_S, after NotOnBtrfs never.
+        It is the earliest of: the result's `wait_s`, RETRY_S after a failure or with a missing watch, a rescan since.
         Raises: as Worker.look; KeeperError without `lock`; OSError as `_renew_watches`.
         """
         self._look_at_s = inf
@@ -184,7 +184,7 @@ class Daemon:
                 self.rescan()
 
     async def _handle_next_change(self) -> None:
-        """Wait for a change. Have appends recorded (when idle, only awaited ones), or request a look at everything."""
+        """Wait for a change. Have its appends recorded (when idle, only awaited ones), and rescan for all else."""
         change = await self._watch.wait()
         if news := change.appended if self._worker.calls else change.appended & self._work_ended.awaiting:
             heard_us = time.monotonic_ns() // 1000

@@ -178,7 +178,7 @@ def apply_message(state: Snapshot, message: Message) -> Snapshot:
     """Return the state after a message of the worker. Facts in STANDING survive a run.
 
     Findings come before the actions of a run. Looked replaces also the facts, but not the failures of `keep_failures`.
-    An action that is done adds to the counters, and each outcome replaces the failure of its file. RunFailed sets
+    A done action sets `last_run_us` and adds its bytes. Each outcome replaces its file's failure. RunFailed sets
     `problem` or `busy`. NotOnBtrfs drops the findings. Progress of job 0 begins `working`, and RunEnded ends it.
     """
     before = present = state.present
