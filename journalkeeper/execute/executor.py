@@ -18,6 +18,7 @@ from journalkeeper.execute import inplace, rewrite, upkeep
 from journalkeeper.execute.pace import Pace
 from journalkeeper.execute.verified_file import Refused, VerifiedFile, hold, look_again
 from journalkeeper.model import Action, Instance, JournalFile, Kind, Outcome, Reason, Result, Rotation, Verb
+from journalkeeper.model.errors import describe_errno
 from journalkeeper.model.run import Done, Found
 from journalkeeper.model.sentences import describe_missing_gain
 from journalkeeper.model.units import explain_lost_level, parse_compression
@@ -86,7 +87,7 @@ def execute(action: Action, pace: Pace) -> Done:
     except OSError as error:
         reason = REASON_OF_ERRNO.get(error.errno or 0, Reason.REFUSED)
         result = Result.SKIPPED if reason in SKIPPING else Result.FAILED
-        detail = f"cannot {action.action}: {os.strerror(error.errno or 0)}"
+        detail = f"cannot {action.action}: {describe_errno(error.errno)}"
         with suppress(OSError):
             detail += f": {volume.describe_quota_group(os.path.dirname(action.path))}" if reason is Reason.QUOTA else ""
     duration_s = time.monotonic() - began

@@ -22,7 +22,7 @@ from journalkeeper.execute.pace import Pace, SlowestPiece
 from journalkeeper.journald import control, opening
 from journalkeeper.journald.layout import is_leftover
 from journalkeeper.model import Action, Instance, JournalFile, Plan, Reason, Result
-from journalkeeper.model.errors import InternalError, catch_errors, run_bookkeeping
+from journalkeeper.model.errors import InternalError, catch_errors, describe_errno, run_bookkeeping
 from journalkeeper.model.run import Done, Meter, Progress
 from journalkeeper.observe.flushes import Flushes
 from journalkeeper.observe.load import IntakeMeter, list_journald_files, measure_busy_percent
@@ -222,5 +222,5 @@ def remove_leftovers(paths: Iterable[str]) -> list[str]:
         except FileNotFoundError:
             continue
         except OSError as error:
-            said.append(f"{path}: cannot remove what a killed run left behind: {os.strerror(error.errno or 0)}")
+            said.append(f"{path}: cannot remove what a killed run left behind: {describe_errno(error.errno)}")
     return said

@@ -66,7 +66,7 @@ class FileError(KeeperError):
     def __init__(self, doing: str, path: str, number: int) -> None:
         self.path = path
         self.number = number
-        super().__init__(f"{path}: cannot {doing}: {os.strerror(number) if number else 'unknown error'}")
+        super().__init__(f"{path}: cannot {doing}: {describe_errno(number)}")
 
     @classmethod
     def wrap(cls, doing: str, path: str, error: OSError) -> FileError:
@@ -86,6 +86,11 @@ class InternalError(NamedTuple):
     """A turn that a bug of ours ended; `detail` is the exception and its traceback in one line."""
 
     detail: str
+
+
+def describe_errno(number: int | None) -> str:
+    """Return the text of an OSError: strerror(3)'s, and "unknown error" without an errno (0 would be "Success")."""
+    return os.strerror(number) if number else "unknown error"
 
 
 def catch_errors(turn: Callable[[], T]) -> T | InternalError:

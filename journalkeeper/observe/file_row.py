@@ -13,7 +13,7 @@ from journalkeeper.btrfs import disk, extent_count, inode
 from journalkeeper.journald import journal_file, opening
 from journalkeeper.journald.layout import Directory, Name, classify
 from journalkeeper.model import MAX_FILE_BYTES, Extents, Header, JournalFile, Kind, Reason, State
-from journalkeeper.model.errors import NotBtrfsError
+from journalkeeper.model.errors import NotBtrfsError, describe_errno
 from journalkeeper.model.units import format_size
 
 MAX_TIME_NS: Final = 1 << 63
@@ -136,12 +136,12 @@ def build_problem(place: Directory, name: str | None, why: Reason, detail: str) 
 def explain_error(error: OSError | NotBtrfsError | UnfitFileError) -> tuple[Reason, str]:
     """Return the reason and the detail for a row's problem, from the error that ended the look.
 
-    For an OSError, the detail is strerror(3)'s text, and the reason that of REASONS or REFUSED. Others have their own.
+    For an OSError, the detail is `describe_errno`'s text, and the reason that of REASONS or REFUSED. Others have their
+    own.
     """
     match error:
         case UnfitFileError():
             return error.why, str(error)
         case NotBtrfsError():
             return Reason.NOT_BTRFS, str(error)
-    number = error.errno or 0
-    return REASONS.get(number, Reason.REFUSED), os.strerror(number)
+    return REASONS.get(error.errno or 0, Reason.REFUSED), describe_errno(error.errno)

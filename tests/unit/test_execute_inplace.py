@@ -11,10 +11,12 @@ import pytest
 
 from journalkeeper.btrfs import fiemap
 from journalkeeper.btrfs.fiemap import Extent
-from journalkeeper.execute import executor, inplace
+from journalkeeper.execute import executor, inplace, runner
 from journalkeeper.execute.inplace import NEAR_BYTES, join_near
 from journalkeeper.execute.pace import Pace
-from journalkeeper.model import KIB, Action, Range, Reason, Result, Verb
+from journalkeeper.journald.layout import TEMPORARY_PREFIX, TEMPORARY_SUFFIX
+from journalkeeper.model import KIB, Action, Outcome, Range, Reason, Result, Verb
+from journalkeeper.observe.file_row import explain_error
 from journalkeeper.policy.cost import count_least_extents
 from journalkeeper.policy.deferral import PASSING
 
@@ -130,8 +132,22 @@ def test_an_errno_of_many_causes_names_none_of_them() -> None:
     assert executor.REASON_OF_ERRNO.keys().isdisjoint({errno.EPERM, errno.EINVAL, errno.EOPNOTSUPP, errno.EBUSY})
 
 
-def test_a_call_that_a_suspended_machine_ended_is_made_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(executor, "_work", Mock(side_effect=OSError(errno.EAGAIN, "")))
+def fail(monkeypatch: pytest.MonkeyPatch, error: OSError) -> Outcome:
+    """Return the outcome of an action whose work raises `error`."""
+    monkeypatch.setattr(executor, "_work", Mock(side_effect=error))
     pace = Pace(most_bytes=1, piece_us=None, ask=lambda _: None, tell=lambda _: None)
-    outcome = executor.execute(Action("/j/a.journal", Verb.COMPRESS, Reason.UNCOMPRESSED), pace).outcome
+    return executor.execute(Action("/j/a.journal", Verb.COMPRESS, Reason.UNCOMPRESSED), pace).outcome
+
+
+def test_a_call_that_a_suspended_machine_ended_is_made_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    outcome = fail(monkeypatch, OSError(errno.EAGAIN, ""))
     assert (outcome.result, outcome.reason in PASSING) == (Result.SKIPPED, True)
+
+
+@pytest.mark.parametrize("number", [0, None])
+def test_an_error_without_an_errno_is_no_success(monkeypatch: pytest.MonkeyPatch, number: int | None) -> None:
+    error = OSError(number, "why")
+    monkeypatch.setattr("os.unlink", Mock(side_effect=error))
+    (notice,) = runner.remove_leftovers([f"/{TEMPORARY_PREFIX}x{TEMPORARY_SUFFIX}"])
+    said = (fail(monkeypatch, error).detail, notice, explain_error(error)[1])
+    assert [text.rpartition(": ")[2] for text in said] == ["unknown error"] * 3
