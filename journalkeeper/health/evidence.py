@@ -170,12 +170,12 @@ class Recorded(NamedTuple):
 class Boot(NamedTuple):
     """One boot that the journal still has entries of.
 
-    `first_us` is the time of its first entry that was read. `userspace_us` is None if its "Startup finished" message is
+    `when_us` is the time of its first entry that was read. `userspace_us` is None if its "Startup finished" message is
     missing. `flush_us` is how long journald's flush to /var took, as journald logged it; None without that message.
     """
 
     boot_id: str
-    first_us: int
+    when_us: int
     userspace_us: int | None = None
     flush_us: int | None = None
 

@@ -114,7 +114,7 @@ def _collect_boots(found: Iterable[Entry]) -> tuple[Boot, ...]:
     """Return a Boot per boot ID or "" in `found` (BOOTS): first entry's time, first userspace and flush durations."""
     boots: dict[str, dict[str, Any]] = {}
     for entry in found:
-        boot = boots.setdefault(decode_text(entry.get("_BOOT_ID")), {"first_us": _when_us(entry)})
+        boot = boots.setdefault(decode_text(entry.get("_BOOT_ID")), {"when_us": _when_us(entry)})
         if decode_text(entry.get("_TRANSPORT")) != "driver":
             boot.setdefault("userspace_us", parse_number(entry.get("USERSPACE_USEC")))
         elif said := journalctl.FLUSHED.match(decode_text(entry.get("MESSAGE"))):

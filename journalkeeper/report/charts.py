@@ -11,10 +11,11 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from math import ceil, log10
+from operator import attrgetter
 from statistics import median
 from typing import Final, NamedTuple, TypeVar
 
-from journalkeeper.health.evidence import Evidence, Intake, Journal, Recorded, Unknown
+from journalkeeper.health.evidence import Boot, Evidence, Intake, Journal, Recorded, Unknown
 from journalkeeper.health.finding import supply
 from journalkeeper.model import Result
 from journalkeeper.model.run import HistoryEntry, Totals
@@ -133,7 +134,7 @@ class Figure(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-T = TypeVar("T", Totals, HistoryEntry, Intake)
+T = TypeVar("T", Boot, Totals, HistoryEntry, Intake)
 
 
 def _drop_implausible(rows: Iterable[T], now_us: int) -> list[T]:
@@ -181,15 +182,16 @@ def draw_boots(journal: Journal, evidence: Evidence) -> Figure:
     """Return the chart of the newest MOST_BOOTS boots: the userspace time of each, and the part of the journal's flush.
 
     A mark shows the first boot after the history began. The table has the newest MOST_ROWS boots, and a note counts
-    boots without a duration. Wrong dates are shown. Without boots, the figure has only a sentence.
+    boots without a duration. Without plausibly dated boots, the figure has only a sentence.
     """
     record = None if isinstance(evidence.record, Unknown) else evidence.record
-    shown = sorted(journal.boots, key=lambda boot: boot.first_us)[-MOST_BOOTS:]
+    kept = sorted(_drop_implausible(journal.boots, evidence.now_us), key=attrgetter("when_us"))
+    shown = kept[-MOST_BOOTS:]
     if not shown:
-        return Figure("The journal contains no boot.")
+        return Figure("The journal contains no boot with a plausible date.")
     counters = record and record.counters
     since_us = (counters and counters.since_us) or 0
-    times = [boot.first_us for boot in shown]
+    times = [boot.when_us for boot in shown]
     first = bisect_right(times, since_us) % len(shown)  # 0 also where all boots are older
     userspace = _make_bars("userspace", "userspace", [boot.userspace_us for boot in shown])
     flush = _make_bars("flush", "the journal's flush, a part of it", [boot.flush_us for boot in shown])
@@ -202,13 +204,14 @@ def draw_boots(journal: Journal, evidence: Evidence) -> Figure:
     )
     columns = list(zip(times, userspace.heights, flush.heights, strict=True))[::-1]
     rows = tuple((format_minute(at), *map(_describe_time, spans_s)) for at, *spans_s in columns[:MOST_ROWS])
-    part = f"The newest {len(rows)} of {len(journal.boots):,} boots"
+    part = f"The newest {len(rows)} of {len(kept):,} boots"
     caption = part if len(rows) < len(shown) else "Boots, the newest first"
     table = ChartTable(caption, ("Boot of", "Userspace", "Flush"), rows)
     without = userspace.heights.count(None)
     has = "has" if without == 1 else "have"
     note = f"{pluralize(without, 'boot')} {has} no “Startup finished” message: it was deleted, or the boot interrupted."
-    return Figure(_describe_boots(userspace.heights, first), chart, table, (note,) if without else ())
+    notes = ([note] if without else []) + _describe_omission(len(journal.boots) - len(kept), "boot")
+    return Figure(_describe_boots(userspace.heights, first), chart, table, tuple(notes))
 
 
 def _make_bars(css: str, name: str, spans_us: list[int | None]) -> Layer:

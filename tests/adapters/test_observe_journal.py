@@ -101,7 +101,7 @@ def test_a_boot_has_the_times_of_its_messages(says: Says) -> None:
         ]
     )
     older, boot = read().boots
-    assert (boot.boot_id, boot.first_us) == (BOOT, NOW_US - 5_000_000)
+    assert (boot.boot_id, boot.when_us) == (BOOT, NOW_US - 5_000_000)
     assert (boot.userspace_us, boot.flush_us) == (9_000_000, 62_345_678)
     assert (older.userspace_us, older.flush_us) == (None, None)
 

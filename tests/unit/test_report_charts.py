@@ -23,7 +23,7 @@ LATER_US = NOW_US + 30 * DAY_US
 
 
 def boot(number: int, **changes: object) -> Boot:
-    row = Boot(f"{number:032x}", NOW_US + number * DAY_US, 2_000_000, 500_000)
+    row = Boot(f"{number:032x}", NOW_US + (number - charts.MOST_BOOTS) * DAY_US, 2_000_000, 500_000)
     return row._replace(**changes)  # type: ignore[arg-type]
 
 
@@ -125,7 +125,7 @@ def test_each_boot_has_its_seconds_and_one_without_its_finish_message_is_a_gap()
 )
 def test_the_first_day_is_marked_and_medians_leave_gaps_out(times_s: list[int | None], before: str, since: str) -> None:
     known = [boot(n, userspace_us=None if time_s is None else time_s * 1_000_000) for n, time_s in enumerate(times_s)]
-    figure = boots(known, boot(3).first_us - HOUR_US)
+    figure = boots(known, boot(3).when_us - HOUR_US)
     assert (drawn(figure).mark or ())[:1] == (3,)
     assert before in figure.summary
     assert since in figure.summary
@@ -133,12 +133,12 @@ def test_the_first_day_is_marked_and_medians_leave_gaps_out(times_s: list[int | 
 
 def test_the_newest_boots_are_shown() -> None:
     figure = boots([boot(number) for number in range(charts.MOST_BOOTS + 1)])
-    assert reach(figure) == (boot(1).first_us, boot(charts.MOST_BOOTS).first_us)
+    assert reach(figure) == (boot(1).when_us, NOW_US)
     assert figure.table is not None
     assert figure.table.caption == f"The newest {MOST_ROWS} of {charts.MOST_BOOTS + 1} boots"
 
 
-@pytest.mark.parametrize("since", [NOW_US - DAY_US, NOW_US + 90 * DAY_US])
+@pytest.mark.parametrize("since", [boot(-1).when_us, boot(2).when_us])
 def test_no_first_day_between_the_boots_is_no_mark(since: int) -> None:
     assert drawn(boots([boot(0), boot(1)], since)).mark is None
 
@@ -194,6 +194,9 @@ def test_notes_of_a_clock_that_was_wrong_do_not_stretch_the_axis_and_are_said(wr
     assert figure.notes == ("1 note dated before 2011 or after now by a wrong clock, left out.",)
     taken = [Intake(wrong_us, 7, ""), Intake(NOW_US, 7, "")]
     assert "left out." in intake(taken).notes[-1]
+    dated = boots([boot(0, when_us=wrong_us), boot(1), boot(2)])
+    assert reach(dated) == (boot(1).when_us, boot(2).when_us)
+    assert "1 boot dated before 2011" in dated.notes[-1]
 
 
 # intake
@@ -230,7 +233,7 @@ def test_a_span_without_a_message_is_a_gap_and_the_axis_ends_with_the_data() -> 
 @pytest.mark.parametrize(
     ("figure", "said"),
     [
-        (boots([]), "The journal contains no boot."),
+        (boots([]), "The journal contains no boot with a plausible date."),
         (boots([boot(0, userspace_us=None, flush_us=None)]), "None of 1 boot has a message with its duration."),
         (extents(()), "The history has no counts: "),
         (intake([]), "No message in the journal has a plausible time"),
