@@ -91,8 +91,8 @@ class Daemon:
 
     `said` contains its messages to the service manager, except those that feed the watchdog: `alive_s` has their times.
     Without a directory the service takes the directories of its configuration. `wrapper` is a command that runs another
-    one, as nsenter(1) and strace(1) do. `state` is the state directory as the service sees it, by default below `base`.
-    It feeds its watchdog only with `watchdog_s`, at each half of that time.
+    one in its place, as nsenter(1) and `strace -D` do. `state` is the state directory as the service sees it, by
+    default below `base`. It feeds its watchdog only with `watchdog_s`, at each half of that time.
     """
 
     def __init__(
@@ -125,7 +125,6 @@ class Daemon:
         words = [*PROGRAM, "daemon", "--config", f"{self.config}"]
         words += [] if directory is None else ["-D", os.fspath(directory)]
         self.process = subprocess.Popen([*wrapper, *words], env=surroundings, stderr=self._log, cwd=base)
-        self._is_traced = "strace" in wrapper
         self._hearing = threading.Thread(target=self._hear, daemon=True)
         self._hearing.start()
         if bus is not None and wait:
@@ -146,9 +145,8 @@ class Daemon:
 
     @property
     def pid(self) -> int:
-        """The process id of the service, which is a child of strace(1) if that is in the wrapper."""
-        pid = self.process.pid
-        return int(Path(f"/proc/{pid}/task/{pid}/children").read_text()) if self._is_traced else pid
+        """The process id of the service, because each command of the wrapper executes the next."""
+        return self.process.pid
 
     def log(self) -> str:
         """What it has logged."""

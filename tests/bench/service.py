@@ -34,11 +34,14 @@ PATIENCE_S, QUIET_S = 60.0, 5.0
 
 
 def drop_capabilities() -> list[str]:
-    """Return the command prefix that runs a command with the capabilities of the service's unit."""
+    """Return the command prefix that runs a command with the capabilities of the service's unit.
+
+    The command is terminated when this process ends, because the command would keep the scratch volume mounted.
+    """
     unit = (REPOSITORY / "units/journalkeeper.service").read_text()
     (kept,) = re.findall(r"^CapabilityBoundingSet=(.*)$", unit, re.MULTILINE)
     allowed = "".join(f",+{name.removeprefix('CAP_').lower()}" for name in kept.split())
-    return ["setpriv", f"--bounding-set=-all{allowed}"]
+    return ["setpriv", "--pdeathsig=TERM", f"--bounding-set=-all{allowed}"]
 
 
 CONFIG: Final = Option("", "further lines of journalkeeper.conf, with \\n", lambda text: text.replace("\\n", "\n"))
@@ -107,7 +110,7 @@ def calls(trace: Path, pattern: str) -> list[Call]:
     return sorted(found)
 
 
-OUR_CALLS = ("strace", "-f", "-ttt", "-T", "-y", "--seccomp-bpf", "-e", "trace=ioctl,sync_file_range,fsync,fdatasync")
+OUR_CALLS = ("strace", "-Df", "-ttt", "-T", "-y", "--seccomp-bpf", "-e", "trace=ioctl,sync_file_range,fsync,fdatasync")
 PIECES = r"DEFRAG|sync_file_range\(.*SYNC_FILE_RANGE_WRITE|fsync\(.*\.journal|fdatasync\(.*\.journal"
 """The calls that write an active or archived file, without the one that waits for journald's writes."""
 

@@ -10,12 +10,15 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
+from journalkeeper.probe.scratch_volume import run
 from tests.bench.figures import REPOSITORY
 from tests.guest.conftest import require_guest
+from tests.patience import eventually
 
 pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.long]
 
@@ -67,6 +70,19 @@ def test_a_bench_prints_its_figures(line: str, verdicts: dict[str, str]) -> None
     assert {name: found[name][1] for name in verdicts} == verdicts, said
     if "nocow" in line:
         assert found["nocow: extents at last"][0] < 30
+
+
+def test_a_terminated_bench_leaves_no_process_and_no_loop_device() -> None:
+    words = [sys.executable, "-m", "tests.bench.windows", "flushes", "--minutes=2", "--extents=100", "--interval=3"]
+    with tempfile.TemporaryDirectory() as place:  # the path of a socket in it is too long below tmp_path
+
+        def find_left() -> list[str]:
+            return [line for line in run("sh", "-c", "ps -ewwo args; losetup --list").splitlines() if place in line]
+
+        with subprocess.Popen(words, cwd=REPOSITORY, env={**os.environ, "TMPDIR": place}) as bench:
+            assert eventually(lambda: any("system.journal" in one.read_text() for one in Path(place).glob("*/ours")))
+            bench.terminate()
+        assert eventually(lambda: not find_left()), find_left()
 
 
 @pytest.mark.guest
