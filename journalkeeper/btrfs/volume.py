@@ -227,7 +227,7 @@ def count_snapshots(fd: int) -> int | None:
         raise
     if not any(own.uuid):
         return None
-    pairs = [{one.uuid, one.parent_uuid} for one in (own, *every) if any(one.parent_uuid)]
+    pairs = [{one.uuid, one.parent_uuid} for one in every if any(one.parent_uuid)]
     family, found = {own.uuid}, 0
     while found < len(family):
         found = len(family)

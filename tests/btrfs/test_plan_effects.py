@@ -397,6 +397,14 @@ def test_the_family_of_the_subvolume_counts_also_after_a_rollback(root: Path) ->
     assert count(journal) == 0
 
 
+def test_the_top_of_the_volume_does_not_count_for_a_snapshot_of_it(volume: ScratchVolume) -> None:
+    top = volume.mountpoint
+    moved = snapshot(top, f"{top.name}/@")
+    assert (count(top), count(moved)) == (1, 0)
+    snapshot(moved, "later")
+    assert (count(top), count(moved)) == (2, 1)
+
+
 @pytest.mark.parametrize(("reflink", "reason"), [(False, "snapshots"), (True, "no-redundancy")])
 def test_only_a_snapshot_keeps_an_empty_directory_datacow(
     root: Path, capsys: pytest.CaptureFixture[str], journal_bytes: bytes, reflink: bool, reason: str
