@@ -480,13 +480,10 @@ def test_a_real_scrub_and_a_real_balance_are_seen_while_they_go_on(make_volume: 
     os.sync()
     assert find_maintenance(uuid) == ""
     limit(volume, 40)
-    for doing, command in {
-        "scrub": ("scrub", "start", "-B"),
-        "balance": ("balance", "start", "--full-balance"),
-    }.items():
+    for command in (("scrub", "start", "-B"), ("balance", "start", "--full-balance")):
         null = subprocess.DEVNULL
         with subprocess.Popen(("btrfs", *command, volume.mountpoint), stdout=null, stderr=null) as process:
-            seen = eventually(lambda expected=doing: find_maintenance(uuid) == expected)  # type: ignore[misc]
+            seen = eventually(lambda expected=command[0]: find_maintenance(uuid) == expected)  # type: ignore[misc]
             volume.throttle(0)
             process.wait()
         assert seen
