@@ -8,6 +8,7 @@ target. If root makes more than one file, every directory of the path must belon
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import stat
@@ -19,6 +20,7 @@ from typing import Final
 from journalkeeper.journald import opening
 from journalkeeper.model.errors import FileError, KeeperError
 
+PART: Final = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 CREATE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 LINKS_MOST: Final = 40
 """The links that the kernel follows in a path (MAXSYMLINKS)."""
@@ -64,10 +66,7 @@ def open_directory(doing: str, path: str) -> Iterator[int]:
     directory = os.path.dirname(path)
     with ExitStack() as stack:
         try:
-            real = os.path.realpath(directory, strict=True)
-            if os.geteuid() == 0:
-                real = str(_resolve_for_root(Path(directory)))
-            dir_fd = stack.enter_context(opening.open_directory(real))
+            dir_fd = stack.enter_context(opening.open_directory(str(_resolve(Path(directory)))))
         except OSError as error:
             raise FileError.wrap(doing, path, error) from error
         yield dir_fd
@@ -86,42 +85,46 @@ def find_stranger(path: str) -> str:
     Each existing part must be root's, links included, and no directory may be writable to all unless sticky. A group's
     write permission passes.
     """
-    for part in (part for way in _follow_links(path) for part in (way, *way.parents) if os.path.lexists(part)):
-        status = os.lstat(part)
-        is_open = stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX
-        if status.st_uid != 0 or is_open:
-            whose = f"belongs to user {status.st_uid}" if status.st_uid else "may be written to by everybody"
-            return f"{part} {whose}"
+    with suppress(OSError):
+        for part, status in _walk(Path(os.path.abspath(path))):
+            mode = status.st_mode
+            is_open = stat.S_ISDIR(mode) and mode & stat.S_IWOTH and not mode & stat.S_ISVTX
+            if status.st_uid != 0 or is_open:
+                whose = f"belongs to user {status.st_uid}" if status.st_uid else "may be written to by everybody"
+                return f"{part} {whose}"
     return ""
 
 
-def _follow_links(path: str) -> Iterator[Path]:
-    """Yield the absolute path, and after it the path that each link in it leads to, as many as the kernel follows."""
-    way = Path(os.path.abspath(path))
-    for _ in range(LINKS_MOST):
-        yield way
-        link = next((part for part in (*reversed(way.parents), way) if part.is_symlink()), None)
-        if link is None:
-            return
-        way = link.parent / link.readlink() / way.relative_to(link)
+def _resolve(path: Path) -> Path:
+    """Resolve all links in the absolute, existing `path`, for root only root's own.
 
-
-def _resolve_for_root(path: Path) -> Path:
-    """Resolve all links in the absolute, existing `path`, and refuse a link that does not belong to root.
-
-    One lstat(2) must report both the kind and the owner of each part, because the owner of a directory can exchange its
-    entries at any moment.
-
-    Raises: KeeperError if a link does not belong to root; OSError.
+    Raises: KeeperError for root, if a link does not belong to root; OSError as `_walk`.
     """
-    for part in [*reversed(path.parents), path]:
-        name = part.name or "."
-        with opening.open_directory(str(part.parent)) as dir_fd:
-            status = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
-            if not stat.S_ISLNK(status.st_mode):
-                continue
-            if status.st_uid != 0:
-                link = f'"{name}" is a link of user {status.st_uid}, which root does not follow'
-                raise KeeperError(f"{path}: {link}: name the directory that it leads to")
-            return _resolve_for_root(part.parent / os.readlink(name, dir_fd=dir_fd) / path.relative_to(part))
-    return path
+    for part, status in _walk(path):
+        if stat.S_ISLNK(status.st_mode) and status.st_uid != 0 and os.geteuid() == 0:
+            link = f'"{part.name}" is a link of user {status.st_uid}, which root does not follow'
+            raise KeeperError(f"{path}: {link}: name the directory that it leads to")
+    return part
+
+
+def _walk(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
+    """Yield each part of the absolute `path`, from the root on, with its status. Follow a link after it was yielded.
+
+    The last part is what `path` leads to. Kind, owner and target of a link are those of one inode, because the owner of
+    a directory can exchange its entries at any moment.
+
+    Raises: OSError: ENOENT, ENOTDIR, EACCES; ELOOP for more links than the kernel follows.
+    """
+    for _ in range(LINKS_MOST + 1):
+        with ExitStack() as stack:
+            fd = None
+            for part in (*reversed(path.parents), path):
+                fd = stack.enter_context(opening.hold(os.open(part.name or "/", PART, dir_fd=fd)))
+                status = os.fstat(fd)
+                yield part, status
+                if stat.S_ISLNK(status.st_mode):
+                    path = part.parent / os.readlink("", dir_fd=fd) / path.relative_to(part)
+                    break
+            else:
+                return
+    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))

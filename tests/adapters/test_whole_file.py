@@ -99,34 +99,37 @@ def test_the_content_is_durable_before_the_name(tmp_path: Path, monkeypatch: pyt
 @pytest.mark.root
 @pytest.mark.parametrize(("owner", "follows"), [(0, True), (12345, False)])
 @pytest.mark.parametrize("target", ["there", "../place/there", "{top}/there", "there/./"])
-def test_root_follows_only_links_of_roots(tmp_path: Path, owner: int, target: str, *, follows: bool) -> None:
+def test_root_follows_only_links_of_roots(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: int, target: str, *, follows: bool
+) -> None:
     place = tmp_path / "place"
     (place / "there").mkdir(parents=True)
     (place / "link").symlink_to(target.format(top=place))
     os.chown(place / "link", owner, owner, follow_symlinks=False)
-    if follows:
-        write(f"{place}/link/a", "text")
-        assert (place / "there/a").read_text() == "text"
-    else:
+    if not follows:
         with pytest.raises(KeeperError, match='"link" is a link of user 12345'):
             write(f"{place}/link/a", "text")
         assert os.listdir(place / "there") == []
+        monkeypatch.setattr(os, "geteuid", lambda: 12346)  # any other user follows it
+    write(f"{place}/link/a", "text")
+    assert (place / "there/a").read_text() == "text"
 
 
 @pytest.mark.root
+@pytest.mark.parametrize("make", [Path.touch, lambda path: path.symlink_to("nowhere")], ids=["file", "link"])
 @pytest.mark.parametrize("exchanged", [False, True])
-def test_a_users_link_is_not_followed_that_changes_places_with_a_file_of_roots_between_two_looks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, exchanged: bool
+def test_a_users_link_is_not_followed_that_changes_places_with_what_is_roots_between_two_looks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[Path], None], *, exchanged: bool
 ) -> None:
     (tmp_path / "victim").mkdir()
-    (tmp_path / "roots").touch()
+    make(tmp_path / "roots")
     (tmp_path / "link").symlink_to(tmp_path / "victim")
     os.chown(tmp_path / "link", 12345, 12345, follow_symlinks=False)
     with opening.open_directory(str(tmp_path)) as dir_fd:
 
         def exchange_first(call: Callable[..., Any]) -> Callable[..., Any]:
             def look(name: str | Path, *arguments: Any, **options: Any) -> Any:
-                if os.path.basename(name) == "link":
+                if os.path.basename(name or "link") == "link":  # readlink(2) has a descriptor of it
                     kernel.exchange(dir_fd, "link", "roots")
                 return call(name, *arguments, **options)
 
@@ -135,9 +138,9 @@ def test_a_users_link_is_not_followed_that_changes_places_with_a_file_of_roots_b
         if exchanged:
             kernel.exchange(dir_fd, "link", "roots")
         with monkeypatch.context() as patch, suppress(KeeperError, OSError):
-            patch.setattr(os, "stat", exchange_first(os.stat))
-            patch.setattr(os, "readlink", exchange_first(os.readlink))
-            assert whole_file._resolve_for_root(tmp_path / "link") != tmp_path / "victim"
+            for call in ("open", "stat", "readlink"):
+                patch.setattr(os, call, exchange_first(getattr(os, call)))
+            assert whole_file._resolve(tmp_path / "link") != tmp_path / "victim"
 
 
 @pytest.mark.root
@@ -153,6 +156,7 @@ def test_each_link_of_a_chain_must_be_roots(tmp_path: Path) -> None:
     for name, target in (("first", "second"), ("second", "third"), ("third", ".")):
         (tmp_path / name).symlink_to(target)
     assert not find_stranger(f"{tmp_path}/first/x")
+    write(f"{tmp_path}/first/x", "text")
     os.lchown(tmp_path / "second", 12345, 12345)
     assert find_stranger(f"{tmp_path}/first/x") == f"{tmp_path}/second belongs to user 12345"
 
