@@ -116,12 +116,15 @@ def test_looking_with_sync_places_dirty_pages(make_file: MakeFile, look: Callabl
 
 
 def test_shared_bytes_are_counted_in_the_mib_in_which_they_are(make_file: MakeFile, place: Path) -> None:
-    fd = make_file(os.urandom(3 * MIB + PAGE))
-    run("cp", "--reflink=always", place / "file", place / "twin")
-    os.pwrite(fd, os.urandom(MIB), MIB // 2)
-    shared = extent_count.survey(fd, sync=True, per_mib=True).shared_per_mib
-    assert shared == (MIB // 2, MIB // 2)  # no extent begins behind them
-    assert extent_count.survey(fd, sync=True).shared_per_mib == ()
+    def is_counted(number: int) -> bool:
+        fd = make_file(os.urandom(3 * MIB + PAGE), f"{number}")
+        run("cp", "--reflink=always", place / f"{number}", place / f"{number}.twin")
+        os.pwrite(fd, os.urandom(MIB), MIB // 2)
+        assert extent_count.survey(fd, sync=True).shared_per_mib == ()
+        # no extent begins behind them, unless another program's sync cuts the file
+        return extent_count.survey(fd, sync=True, per_mib=True).shared_per_mib == (MIB // 2, MIB // 2)
+
+    assert any(map(is_counted, TRIES))
 
 
 @pytest.mark.parametrize(("nocow", "moves"), [(False, True), (True, False)])
