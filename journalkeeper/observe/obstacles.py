@@ -8,6 +8,7 @@ import socket
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
+from pathlib import Path
 from typing import Final
 
 from journalkeeper.btrfs import volume
@@ -73,7 +74,7 @@ def find_obstacles(mounts: Mounts, *paths: str) -> dict[str, Obstacle]:
 def _find_obstacle(path: str, mounts: Mounts) -> dict[str, Obstacle]:
     """Return {} or the first of READ_ONLY, MOUNT, SUBVOLUME, ATTRIBUTE (if the mode allows), MODE. Raises: OSError."""
     real = os.path.realpath(path)
-    point = max((one for one in mounts if os.path.commonpath((one, real)) == one), key=len, default="")
+    point = next((one for one in (real, *map(str, Path(real).parents)) if one in mounts), "")
     if point and "ro" in mounts[point]:
         return {point: Obstacle.READ_ONLY}
     if os.access(path, os.W_OK, effective_ids=True):
