@@ -155,12 +155,12 @@ class Engine:
         on_outcome: Callable[[Outcome], None] = lambda _: None,
         on_plan: Callable[[Host, Plan], None] = lambda _host, _plan: None,
     ) -> Report:
-        """Look, plan, remove leftovers, and carry out the plan until its end, a rest or a stop between two pieces.
+        """Look, plan, remove leftovers, ask for the plan's syncs, call `on_plan`, and carry out the actions.
 
-        `on_plan` is called once, before any action. The run is stored with its `origin`, one of DAEMON only if it has
-        actions. Metrics are written also after an error, but not for named files or a shutdown. What cannot be recorded
-        after the work is a notice in the report. Raises: as `look`; BusyError while another run is active; KeeperError
-        if the history cannot be used.
+        A rest, a lost lock or `stop` ends the run between two pieces. It is stored with its `origin`, one of DAEMON
+        only if it has actions. Metrics are written also after an error, but not for named files or a shutdown. What
+        cannot be recorded after the work is a notice in the report. Raises: as `look`; BusyError while another run is
+        active; KeeperError if the history cannot be used.
         """
         began, watching = time.monotonic(), origin == DAEMON
         named = request.paths or request.before_shutdown
@@ -197,11 +197,10 @@ class Engine:
     defragment = run
 
     def _open_history(self, stack: ExitStack, request: Request) -> Record:
-        """Open the history until `stack` ends. The caller holds the lock. A removed or replaced history is a notice.
+        """Open the history until `stack` ends. If there is none, look first: a host that the look refuses gets none.
 
-        Without named files, a host without a journal on btrfs gets none. If other processes added runs, the next look
-        opens the files of these runs. Raises: KeeperError if the history cannot be opened; as `_look_and_remember` if
-        there is none, such as NotBtrfsError.
+        The caller holds the lock. A removed or replaced history is a notice. If other processes added runs, the next
+        look opens the files of these runs. Raises: as `_look_and_remember`; KeeperError if it cannot be opened.
         """
         memory, exists = self.memory.records, os.path.lexists(os.path.join(self.state_directory, NAME))
         if not exists:
@@ -227,7 +226,7 @@ class Engine:
             self.memory.records.observed_s = time.monotonic()
 
     def _update_history(self, record: Record, chosen: Plan, outcomes: list[Outcome], request: Request) -> None:
-        """Read the counters, store the waits. After actions, but not before a shutdown, look first and store counts.
+        """Remember the counters, store the waits. After actions, but not before a shutdown, look first, store counts.
 
         A run on named files only ends waits, those of finished files. A command prunes after each run, the service once
         a day, because a commit costs 14 I/Os. Raises: as the look; KeeperError.
@@ -248,7 +247,7 @@ class Engine:
             self._prune(record)
 
     def _prune(self, record: Record) -> None:
-        """Delete what is too old in the history, and the failures of files that the last look lacks."""
+        """Delete what exceeds KeepSec= or MaxRows= in the history, and failures of files that the last look lacks."""
         self.memory.records.pruned_s = time.monotonic()
         seen = self.memory.seen
         there = {(one.device, one.inode) for found in (seen.files, seen.instances) for one in found}
@@ -328,7 +327,7 @@ class Engine:
         )
 
     def _must_end(self, stop: Callable[[], bool], lock: state.Lock, request: Request) -> bool:
-        """Return whether the run ends: `stop`, a lost lock; battery or QuietHours=, unless in a hurry or asked for."""
+        """Return whether to end: `stop`, a lost lock; OnBattery=no or QuietHours=, unless in a hurry or asked for."""
         rest = find_rest(now_us(), request, self.config, on_battery=load.is_on_battery())
         return stop() or not lock.is_held() or rest is not None
 

@@ -125,8 +125,8 @@ def _work(turn: Turn, pace: Pace) -> None:
 def _rewrite_file(file: JournalFile, turn: Turn, pace: Pace) -> None:
     """Rewrite the file's data, and store the states before and after in `turn`, also after an error.
 
-    If the kernel did not compress (NO_GAIN if UNCOMPRESSED was the reason), or not with the level, the action in `turn`
-    then shows it. After NO_GAIN the data stays rewritten.
+    If the kernel did not compress, or not with the level, the action in `turn` then shows it. NO_GAIN means that too
+    few extents were saved, or that UNCOMPRESSED data was not compressed; the data stays rewritten.
 
     Raises: as `hold` and `_move_data`; OSError ENOENT or Refused: VANISHED, the reason of `pace`, or NO_GAIN.
     """

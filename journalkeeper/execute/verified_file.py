@@ -72,8 +72,8 @@ def hold(file: JournalFile, *, replacing: bool = False, moving: bool = True) -> 
 def look_again(held: VerifiedFile, *, replacing: bool, moving: bool = False) -> VerifiedFile:
     """Check that the open file is still as in `held.file`. Return `held` with its present stat. No name is looked up.
 
-    `replacing` means that another inode will take the file's place. `moving` means that its data will move on the disk.
-    An active file may be written. Others need the same size and mtime. An archive may be kept open, unless `replacing`.
+    `replacing`: another inode will take the file's place. `moving`: its data will move on the disk. An active file may
+    be written. Others need the same size and mtime, an archive also its state. It may be kept open, if not `replacing`.
 
     Raises: OSError if the file cannot be read; Refused with CHANGED, VANISHED, HARD_LINKED, READ_ONLY (chattr +i or +a,
     if `replacing` also of its directory), SHARED (now, not at the look; only if `moving`) or IN_USE.
