@@ -117,8 +117,9 @@ class Callers:
     def accept(self, name: str, length: int) -> Caller | None:
         """Return the Caller with this connection name, old or new, for a call of `length` bytes. Do not ask the bus.
 
-        Until `identify` has stored its user, a call waits. Above EARLY_MOST of the caller or EARLY_BYTES of all, return
-        None and store nothing. Above CALLERS_MOST, forget the oldest with the fewest unread bytes, perhaps the new one.
+        Until `identify` has stored its user, a call waits. Return None and store nothing above EARLY_MOST calls of the
+        caller, or EARLY_BYTES of all and EARLY_SHARE more calls of this length. Above CALLERS_MOST, forget the oldest
+        with the fewest unread bytes, perhaps the new one.
         """
         caller = self._known.get(name) or Caller(name)
         if caller.uid is None:

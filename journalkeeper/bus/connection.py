@@ -77,7 +77,8 @@ class Received:
 class Connection:
     """A connection to a bus, made by `open`. `name` is its unique name.
 
-    `handle` is called with each method call that arrives. `ended` is a task that returns the error at the end.
+    `handle` is called with each method call that arrives. `ended` is a task that returns the error at the end, or
+    raises an exception of `handle`.
     """
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, read_most: int) -> None:
@@ -119,7 +120,7 @@ class Connection:
     async def call(self, message: Message) -> tuple[Any, ...]:
         """Call a method, and return the values of its answer. Wait for the answer without a limit.
 
-        Raises: CallError if the answer is an error or invalid, or the message too long; OSError if the connection ends.
+        Raises: CallError if the answer is an error or invalid; as `send`; OSError if the connection ends.
         """
         serial = self.send(message)
         waiting = self._answers[serial] = asyncio.get_running_loop().create_future()
@@ -139,8 +140,7 @@ class Connection:
         """Send a message after those that are not sent yet, and return its serial number. A closed connection drops it.
         If more than QUEUE_MOST bytes then wait, close the connection.
 
-        Raises: CallError if the message has more than SENT_MOST bytes; jeepney's errors if its values do not fit their
-        signature.
+        Raises: CallError (LIMITS_EXCEEDED) above SENT_MOST bytes; jeepney's errors if values do not fit the signature.
         """
         self._serial += 1
         data: bytes = message.serialise(self._serial)
@@ -159,9 +159,7 @@ class Connection:
                 await self._writer.drain()
 
     async def count_kept(self, name: str, counter: str) -> int:
-        """Return how many bytes the bus keeps from (IncomingBytes) or for (OutgoingBytes) `name`, 0 after any error:
-        only root sees it, and not on a dbus-broker.
-        """
+        """Return how many bytes the bus keeps from (IncomingBytes) or for (OutgoingBytes) `name`, 0 after any error."""
         with suppress(CallError, OSError):
             (stats,) = await self.call(Stats().GetConnectionStats(name))
             return int(stats.get(counter, ("u", 0))[1])

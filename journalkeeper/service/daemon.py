@@ -132,7 +132,7 @@ class Daemon:
 
     @property
     def _next_look_s(self) -> float:
-        """The monotonic time of the next look at everything, as LOOK_SHARE permits. Infinite during a pause."""
+        """The monotonic time of the next whole look: `_look_at_s`, or later by LOOK_SHARE; infinite during a pause."""
         return inf if self._state.present.paused else max(self._look_at_s, self._work_ended.free_at_s)
 
     async def _sleep_once(self) -> bool:

@@ -62,7 +62,10 @@ class Snapshot(NamedTuple):
 
 
 def describe_state(snapshot: Snapshot) -> tuple[str, str]:
-    """Return the first true state of working (no reason), paused, degraded, waiting, idle, and its reason or ""."""
+    """Return the first true state of working (no reason), paused, degraded, waiting, idle, and its reason or "".
+
+    Before a look it is waiting, or idle with a reason if no journal is on btrfs.
+    """
     found = snapshot.findings
     if snapshot.working:
         return "working", ""
@@ -160,8 +163,7 @@ class Checked(NamedTuple):
     """Changes were looked for that cause no event.
 
     `configuration` is why the running configuration is not the one on disk, "" while it is. `unwritable` are the
-    paths that the service may not write to, each with the reason. `full` is that of Present. `tops` is the answer of
-    `identify_tops`.
+    paths that the service may not write to, each with the reason. `full` is that of Present, `tops` of `identify_tops`.
     """
 
     configuration: str

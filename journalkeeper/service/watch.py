@@ -145,7 +145,7 @@ def _add_watch(manager: pyinotify.WatchManager, directories: dict[int, str], pat
 
 
 class DirectoryWatch:
-    """Reports the events of the present watches. In the event loop."""
+    """Reports the events of the present watches, in the event loop: after an overflow, a rescan and all appends."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()

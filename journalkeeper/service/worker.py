@@ -67,7 +67,7 @@ def charge_cpu(until_s: float, cpu_s: float, now_s: float) -> float:
 
 
 class Worker:
-    """Works with `engine`, which `load` makes from the configuration on disk; `reload` replaces it.
+    """Works with `engine`, which the constructor and `reload` make with `load`, from the configuration on disk.
 
     `post` hands a message to the event loop. `gives_way` returns whether the service's own work must end between two
     pieces, `stops` whether all work must. Only `run`, `run_between_pieces` and `close` are for the event loop.
@@ -148,7 +148,7 @@ class Worker:
         self._executor.shutdown()
 
     def reload(self) -> tuple[str, ...]:
-        """Continue with the configuration on disk and the memory of the old engine, and return the new directories.
+        """Load a new engine, with the memory of the old one, and return its directories. Post nothing.
 
         Raises: KeeperError, OSError if the configuration is wrong; then nothing changes.
         """
