@@ -66,7 +66,8 @@ def run(args: argparse.Namespace, context: Context) -> int:
 
 def _sum_up_outcomes(report: Report) -> str:
     """Return `describe_no_actions`, or "2 files done: 9 to 1 extent, 1 MiB rewritten in 2s." and `describe_rest`. It
-    begins with "1 of 3 files done, 1 skipped, 1 failed" unless all are done. Extents follow only a rewrite.
+    begins with "1 of 3 files done, 1 skipped, 1 failed" unless all are done, and "9 to 1 extent, " is left out without
+    a rewrite.
     """
     outcomes, skipped = report.outcomes, report.skipped
     if not outcomes:

@@ -126,6 +126,7 @@ class IsolateAnswer(NamedTuple):
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the flags --apply and --undo, which exclude each other, and --flat."""
     group = parser.add_mutually_exclusive_group()
     group.add_argument("--apply", action="store_true", help="move the journal into a subvolume")
     group.add_argument("--undo", action="store_true", help="move it back into a plain directory")
@@ -178,7 +179,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
             # in the service's mount namespace, the old directory alone is writable (ReadWritePaths=)
             subprocess.run(["systemctl", "try-restart", SERVICE], check=False, capture_output=True)
     kind = "a subvolume of its own" if args.apply else "a plain directory"
-    said = [f"{top} is {kind}{'' if changed else ' already'}: {_describe_size(found)}."]
+    said = [f"{top} is {kind}{'' if changed else ' already'}: {_describe_files(found)}."]
     said += [READERS] * changed + [_describe_rollback(top)] * (changed and args.apply)
     _show(context, found, said, None, changed=changed)
     return 0
@@ -300,11 +301,11 @@ def _show_plan(context: Context, top: str) -> None:
         state = "not mounted" if lost == isolate.FLAT else "empty and read-only since a rollback"
         said = [f"{top} is {state}: journald writes to /run only.", f"--apply brings back the subvolume {lost}."]
     elif found.is_subvolume:
-        said = [f"{top} is a subvolume of its own: {_describe_size(found)}. --undo makes it a plain directory."]
+        said = [f"{top} is a subvolume of its own: {_describe_files(found)}. --undo makes it a plain directory."]
         said += [_describe_rollback(top)]
     else:
         said = [
-            f"{top} is a plain directory with {_describe_size(found)}. --apply moves it into a subvolume of its own,"
+            f"{top} is a plain directory with {_describe_files(found)}. --apply moves it into a subvolume of its own,"
             " which later snapshots do not contain. Snapshots that exist keep what they contain. The new files share"
             " their data with the old ones: space is needed for metadata only.",
             ROLLBACK,
@@ -318,7 +319,7 @@ def _describe_rollback(top: str) -> str:
     return FLAT_ROLLBACK if _is_flat(top) else ROLLBACK
 
 
-def _describe_size(found: isolate.Tree) -> str:
+def _describe_files(found: isolate.Tree) -> str:
     return f"{pluralize(len(found.sizes), 'file')}, {format_size(sum(found.sizes))}"
 
 

@@ -84,9 +84,7 @@ def between(least: float, most: float, kind: Callable[[str], float] = float) -> 
 
 
 def parse_time_us(text: str) -> int:
-    """Return the argument of --since= or --until= as microseconds since the epoch.
-
-    systemd-analyze(1) parses the text as journalctl does, which takes 7 ms.
+    """Return the argument of --since= or --until= in microseconds since the epoch, parsed as by journalctl, in 7 ms.
 
     Raises: ArgumentTypeError with the allowed forms; OSError if systemd-analyze is not installed.
     """

@@ -54,7 +54,7 @@ class Statistics(NamedTuple):
 
 
 def compute_statistics(series: Series) -> Statistics:
-    """Return the statistics in seconds, None without waits. A percentile that fewer than ABOVE exceed is None."""
+    """Return statistics. Without waits, all but the sums are None; so is a percentile that fewer than ABOVE exceed."""
     ordered = [wait_ns / 1e9 for wait_ns in sorted(series.waits_ns)]
     count, total_s = len(ordered), sum(ordered)
     percentiles = (

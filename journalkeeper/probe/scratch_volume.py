@@ -158,9 +158,9 @@ class ScratchVolume(ExitStack):
         run("umount", "--lazy", self.mountpoint)
 
     def remount(self) -> None:
-        """Unmount and mount again, so that neither the volume nor its images are in the page cache.
+        """Unmount, `await_release`, and mount again: neither the volume nor its images are then in the page cache.
 
-        Raises: KeeperError if the volume is still in use after 30 s, or cannot be mounted.
+        Raises: KeeperError as these, after which the volume can be unmounted.
         """
         self.unmount()
         self.await_release()

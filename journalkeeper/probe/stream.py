@@ -101,9 +101,10 @@ class Relay:
 
 
 def name_cause(name: str, relay: Relay, taken: Series, read: Series, status: int | None) -> str:
-    """Return a sentence that names where lines wait the longest: in a buffer, the program, journald, or the reader.
+    """Return a sentence that names what delays lines: journald, or else the reader, or else the program or its buffer.
 
-    A buffer delays lines if most bytes came in writes of several lines that fill blocks of BLOCK. Without any write,
+    journald and the reader do if a line waited there for longer than the program's longest pause, in journald also than
+    NOTIFY_NS; the buffer if most bytes came in writes of several lines that fill blocks of BLOCK. Without any write,
     `status` decides, the exit status of timeout(1) (None while it runs): a buffer holds all, or the program ended.
     """
     if not relay.writes:
