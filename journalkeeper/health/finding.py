@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple, TypeVar
 
-from journalkeeper.health.evidence import Evidence, Look, Unknown
-from journalkeeper.model import Reason
+from journalkeeper.health.evidence import Evidence, Unknown
+from journalkeeper.model import JournalFile, Reason
 from journalkeeper.model.manager import Fact, Finding, Manager, Severity
 from journalkeeper.model.units import pluralize
 
@@ -107,7 +107,9 @@ def answer(rule: Rule, evidence: Evidence) -> Answer | None:
     found = answers if isinstance(answers, Unknown) else next(answers, None)
     if isinstance(found, Finding):
         return found._replace(word=name)
-    return found or _find_unseen(rule, evidence.look)
+    if found is None and {"files", "places"} & rule.__annotations__.keys():
+        return supply(_find_unseen, evidence)
+    return found
 
 
 def supply(function: Callable[..., T], evidence: Evidence) -> T | Unknown:
@@ -118,14 +120,12 @@ def supply(function: Callable[..., T], evidence: Evidence) -> T | Unknown:
     return unknown[0] if unknown else function(**parts)
 
 
-def _find_unseen(rule: Rule, look: Look | Unknown) -> Unknown | None:
-    """Return Unknown for a rule on `files` or `places` if any but an unreadable remote file was not seen (UNSEEN)."""
-    if isinstance(look, Unknown) or not {"files", "places"} & rule.__annotations__.keys():
-        return None
-    found = [file for file in look.host.files if file.problem in UNSEEN]
+def _find_unseen(files: tuple[JournalFile, ...]) -> Unknown | None:
+    """Return Unknown with the number of `files` not seen (UNSEEN), without unreadable remote ones; None for 0."""
+    found = [file for file in files if file.problem in UNSEEN]
     # The service has no right to those of another user, unless the admin gives it (units/remote.conf).
     unseen = sum(file.problem is not Reason.UNREADABLE or file.instance != "remote" for file in found)
-    return Unknown(f"{pluralize(unseen, 'file')} of {len(look.host.files):,} could not be examined") if unseen else None
+    return Unknown(f"{pluralize(unseen, 'file')} of {len(files):,} could not be examined") if unseen else None
 
 
 def judge(evidence: Evidence, rules: Iterable[Rule]) -> Verdict:

@@ -134,7 +134,7 @@ class Database:
         return self._run_once(doing, work)
 
     def _run_once(self, doing: str, work: Callable[[Connection], T]) -> T:
-        """Return the result of `work` with the connection, which is opened first if it is closed."""
+        """Return the result of `work` with the connection, opened if closed. Errors: see `_translate_errors`."""
         with self._translate_errors(doing):
             return work(self._connection or self._connect())
 

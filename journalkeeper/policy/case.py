@@ -18,10 +18,10 @@ class Case:
     """One file with its surroundings, as they were at the look of `cases`.
 
     `volume` is None if it could not be read, and `window` closed for an unknown instance. `past` is the last successful
-    rewrite or rotation of this inode, None if the file was active then and is not now. `compression` is what a rewrite
-    of this file would use; None for an active file, which is never compressed, and where `obstacle` says why this file
-    cannot be compressed. `lost_level` says why a level that is wanted does not apply. `allow_unshare` is the policy for
-    data that a snapshot shares: the request's, else the configuration's.
+    rewrite or rotation of this inode, None if the file was active then and is not now; `refused` is its last failure.
+    `compression` is what a rewrite of this file would use; None for an active file, which is never compressed, and
+    where `obstacle` says why this file cannot be compressed. `lost_level` says why a level that is wanted does not
+    apply. `allow_unshare` is the policy for data that a snapshot shares: the request's, else the configuration's.
     """
 
     def __init__(self, file: JournalFile, cases: Cases) -> None:
@@ -44,7 +44,7 @@ class Case:
 
     @property
     def is_at_rest(self) -> bool:
-        """True if the file's name shows that journald has finished writing it."""
+        """True for every kind but ACTIVE: also for ORPHANED, the name of an active file that no program writes."""
         return self.file.kind is not Kind.ACTIVE
 
     @property

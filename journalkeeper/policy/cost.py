@@ -133,13 +133,13 @@ def _find_archive_gain(case: Case, compression: Compression | None) -> Reason | 
 
 
 def _count_extents_after(file: JournalFile, compression: Compression | None) -> int:
-    """Return the ideal number of extents after a rewrite. Only a file that becomes compressed can get more than now."""
+    """Return the ideal number of extents after a rewrite. None keeps the form; only new compression can add extents."""
     ideal = count_ideal_extents(file.extents.data_bytes, compressed=compression is not None or file.compressed)
     return ideal if compression is not None and not file.compressed else min(ideal, file.extents.total)
 
 
 def count_second_copy_bytes(file: JournalFile, compression: Compression | None) -> int:
-    """Return the bytes that a rewrite stores twice: the shared data, times EXPECTED_RATIO if compressed afterwards."""
+    """Return the bytes that a rewrite stores twice: shared data, times EXPECTED_RATIO if compressed now or later."""
     shared_bytes = min(file.extents.shared_bytes, file.extents.data_bytes)  # unwritten extents can be shared, too
     return round(shared_bytes * (EXPECTED_RATIO if compression is not None or file.compressed else 1))
 
@@ -220,5 +220,5 @@ def is_fragmented(file: JournalFile, after: Outcome | None, config: Config) -> b
 
 
 def becomes_compressed(file: JournalFile, config: Config) -> bool:
-    """Return whether the file is compressed, or is an archive that Compress= compresses (obstacles are not checked)."""
+    """Return whether the file is compressed, or is any archive (also with +C or +m) while Compress= is not "no"."""
     return file.compressed or (file.kind is not Kind.ACTIVE and parse_compression(config.defrag.compress) is not None)

@@ -307,9 +307,9 @@ class FlushTimer:
         return 0 if self.since is None else find_closing_us(self.since.earliest_us, self.interval_us, margin_us) or 0
 
     def is_due(self, margin_us: int, now_us: int) -> bool:
-        """Return whether the next flush is known to be under way, or due within `margin_us`."""
+        """Return whether the time of `get_closing_us` has come: a flush is near or under way. False for None and 0."""
         closes_us = self.get_closing_us(margin_us)
-        return bool(closes_us) and now_us >= (closes_us or 0)
+        return bool(closes_us and now_us >= closes_us)
 
     def get_next_look_us(self, margin_us: int) -> int | None:
         """Return when (CLOCK_MONOTONIC) to look at the files again, or None to look only after the next append.

@@ -111,7 +111,7 @@ def _postpone_at_start(instance: Instance, cases: Cases) -> Skip | None:
 
 
 def _make_action(instance: Instance, volume: Volume, wanted: str) -> Action:
-    """Return the +C action: CONFIGURED, or for "auto" NO_REDUNDANCY, with "no snapshots" or that no file is shared."""
+    """Return the +C action: CONFIGURED, or for "auto" NO_REDUNDANCY, its detail "no snapshots" or "none ... shared"."""
     asked = "no snapshots" if volume.snapshots is not None else "none of the files is shared"
     return Action(
         path=instance.directory,
