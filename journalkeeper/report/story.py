@@ -61,7 +61,7 @@ def merge_stretches(parts: Sequence[Stretch], columns: int) -> list[Stretch]:
 def draw_picture(parts: Sequence[Stretch], width: int) -> list[str]:
     """Return the lines of a file's picture: extents per MiB, the most frequent kind of data below, and lines of a key.
 
-    The picture has at most `width` columns, blank above the "h" of holes. The key can be wider. There must be parts.
+    The picture has at most `width` columns, blank where all is holes. The key can be wider. There must be parts.
     """
     columns, whole = merge_stretches(parts, width), _sum(parts)
     drawn = "".join(
@@ -208,7 +208,7 @@ def _describe_read_cost(story: Story) -> str:
 
 
 def describe_past(story: Story) -> list[str]:
-    """Return sentences on the MOST_PAST newest actions, newest first, on older ones and the extents, or why none."""
+    """Return sentences: the MOST_PAST newest actions, newest first, or why there are none; older ones; the extents."""
     if story.past is None:
         return [f"{UNKNOWN}: {escape(story.unknown['past'])}"]
     newest = story.past[: -MOST_PAST - 1 : -1]
@@ -217,14 +217,14 @@ def describe_past(story: Story) -> list[str]:
             f"{format_moment(one.when_us)} by {BY.get(one.origin, one.origin)}: {describe_outcome(one.outcome, 'it')}"
         )
         for one in newest
-    ]
+    ] or ["no action in the history"]
     if len(story.past) > len(newest):
         said.append(f"{pluralize(len(story.past) - len(newest), 'older action')}: see `journalkeeper history`")
     if story.samples:
         first, last, most = story.samples[0], story.samples[-1], max(sample.extents for sample in story.samples)
         growth = f", {last.extents:,} at {format_moment(last.when_us)}, at most {most:,}" if last is not first else ""
         said.append(f"{pluralize(first.extents, 'extent')} at {format_moment(first.when_us)}{growth}")
-    return said or ["no entry in the history"]
+    return said
 
 
 def explain_decision(
@@ -373,7 +373,7 @@ def _describe_limit(kept: HistorySpan) -> str:
 
 
 def _describe_deletion(kept: HistorySpan) -> str:
-    """Return which entries are deleted next, and the cost of files that ended early; "" if neither is known."""
+    """Return how soon entries are deleted, until which time, and the cost of files that ended early; "" if unknown."""
     parts = []
     if kept.next_deleted_us is not None:
         when = f"about {format_span(kept.next_deletion_in_us)} from now, " if kept.next_deletion_in_us else ""

@@ -44,7 +44,7 @@ def said(some: Story) -> str:
         (a_story(), "Reading: 2.5s on this disk with cold caches, estimated from a sample; 39.9s on a hard disk (150"),
         (a_story(), "saves 39.6s of a cold read at 150 reads a second The file"),
         (a_story(decided=DOING._replace(disk_bytes_saved=9 << 20)), "150 reads a second and about 9 MiB on disk"),
-        (a_story(past=()), "no entry in the history"),
+        (a_story(past=(), samples=(Sample(NOW_US, ACTIVE, 9, 1, 0, 0),)), "no action in the history 9 extents at"),
     ],
 )
 def test_the_price_and_the_saving_of_a_file(some: Story, words: str) -> None:
