@@ -48,7 +48,7 @@ def connect(path: str, kind: socket.SocketKind) -> socket.socket:
 
 
 def can_be_asked(place: layout.Directory) -> bool:
-    """Return whether a journald with a socket for requests seems to write `place`. No request is sent.
+    """Return whether `has_journald` is true of `place`, and its socket for requests exists. No request is sent.
 
     The main journald must have the mark RUNTIME/flushed: early and late in a boot it writes to /run. False on OSError.
 

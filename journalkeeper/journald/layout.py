@@ -191,7 +191,7 @@ def list_directory(directory: str | int) -> Listing:
     journals = 0
 
     def rank_journals() -> Iterator[Rank]:
-        """Yield each journal's rank (known owner, active, time, name), count the journals, and collect leftovers."""
+        """Yield the rank of each journal in `directory`: known owner, active, time, name. Also note leftovers."""
         nonlocal journals
         for name in (entry.name for entry in _scan(directory)):
             kind = classify(name)

@@ -136,8 +136,7 @@ def build_problem(place: Directory, name: str | None, why: Reason, detail: str) 
 def explain_error(error: OSError | NotBtrfsError | UnfitFileError) -> tuple[Reason, str]:
     """Return the reason and the detail for a row's problem, from the error that ended the look.
 
-    For an OSError, the detail is `describe_errno`'s text, and the reason that of REASONS or REFUSED. Others have their
-    own.
+    An OSError has a reason from REASONS, or REFUSED, and the detail of `describe_errno`. Others have their own.
     """
     match error:
         case UnfitFileError():

@@ -178,7 +178,7 @@ class Flushes:
         return None if timer is None else timer.get_closing_us(margin_us)
 
     def is_flush_due(self, margin_us: int) -> bool:
-        """Return whether any journald's flush at a known time is under way, or due within `margin_us`."""
+        """Return whether any flush is near or under way: the time of `get_closing_us` is past, and not 0."""
         return any(timer.is_due(margin_us, self._clock()) for timer in self._timers.values())
 
     def get_next_look_us(self, margin_us: int) -> int | None:

@@ -171,7 +171,7 @@ class Observer:
                     file_row.require_regular(os.stat(only, dir_fd=fd, follow_symlinks=False))
                 listing = self._list_place(place, fd, gathered)
                 for name in sorted(listing.journals) if only is None else [only]:
-                    row = self._look_at_file(place, name, fd, gathered.now_us)
+                    row = self._read_if_changed(place, name, fd, gathered.now_us)
                     row = self._mark_orphan(place, row, gathered.now_us)
                     if only is not None or row.problem is not Reason.VANISHED:
                         gathered.files.append(row)
@@ -231,7 +231,7 @@ class Observer:
         number, tool = self._snapshots[key]
         return volume._replace(snapshots=number, snapshot_tool=tool)
 
-    def _look_at_file(self, place: Directory, name: str, dir_fd: int, now_us: int) -> JournalFile:
+    def _read_if_changed(self, place: Directory, name: str, dir_fd: int, now_us: int) -> JournalFile:
         """Return the stored row if the file's stat is the same, else a new row. An error becomes the row's problem.
 
         The row of a file that changed in the last COARSE_NS (UNSYNCED_NS if ONLINE) is not stored: the same stat could
@@ -260,8 +260,8 @@ class Observer:
         return row
 
     def _survey_active(self, fd: int, *, closed: bool) -> Extents:
-        """Return the extents of `fd` by its last map. Read the map if there is none, or in an open window if the file's
-        size changed, a snapshot was made, or the number of rows changed by more than 1/ALIKE.
+        """Return the extents of `fd` by its last map. Read the map if there is none, or in an open window if the size
+        changed, the number of rows did by more than 1/ALIKE, or a file that shared nothing shares its middle now.
 
         The number of rows is no number of extents: each dirty page is a row.
         """

@@ -72,7 +72,9 @@ def find_obstacles(mounts: Mounts, *paths: str) -> dict[str, Obstacle]:
 
 
 def _find_obstacle(path: str, mounts: Mounts) -> dict[str, Obstacle]:
-    """Return {} or the first of READ_ONLY, MOUNT, SUBVOLUME, ATTRIBUTE (if the mode allows), MODE. Raises: OSError."""
+    """Return {} or the first obstacle: READ_ONLY by its mount point in `mounts`; READ_ONLY or MOUNT (only for this
+    process) by `path`; SUBVOLUME by its top; ATTRIBUTE (if the mode allows) or MODE by `path`. Raises: OSError.
+    """
     real = os.path.realpath(path)
     point = next((one for one in (real, *map(str, Path(real).parents)) if one in mounts), "")
     if point and "ro" in mounts[point]:
@@ -145,7 +147,7 @@ def find_silent(places: Places, timeout_s: float) -> tuple[tuple[str, Silence], 
 
 
 def _find_silence(namespace: str, unit: str, timeout_s: float) -> Silence | None:
-    """Return HUNG or ROLLED_BACK (main one) if the unit runs, else MASKED or STOPPED (main one, no socket), or None."""
+    """Return why, or None. If the unit runs: HUNG, ROLLED_BACK (main). Else: MASKED, STOPPED (main, no socket)."""
     if os.path.lexists(f"{RUNNING}{unit}"):
         if control.is_responsive(namespace, timeout_s) is False:
             return Silence.HUNG

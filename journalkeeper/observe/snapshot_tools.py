@@ -20,9 +20,9 @@ TIMESHIFT: Final = re.compile(r'"btrfs_mode"\s*:\s*"true"')
 BTRBK: Final = re.compile(r"^\s*(volume|subvolume)\s+(\S.*?)\s*$", re.MULTILINE)
 
 
-def find_tool(device: int, root: str = "/") -> str:
-    """Return the tool whose readable configuration in `root`/etc names the subvolume with st_dev `device`, or ""."""
-    for tool, path in _list_subvolumes(os.path.join(root, "etc")):
+def find_tool(device: int, etc: str = "/etc") -> str:
+    """Return the tool whose readable configuration in `etc` names the subvolume with st_dev `device`, or ""."""
+    for tool, path in _list_subvolumes(etc):
         with suppress(OSError):
             if os.stat(path).st_dev == device:
                 return tool

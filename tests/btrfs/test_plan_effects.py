@@ -482,7 +482,7 @@ def test_a_tool_is_named_whose_configuration_covers_the_subvolume(
     file = tmp_path / "etc" / path
     file.parent.mkdir(parents=True)
     file.write_text(text.format(root=root, other=root.parent / "other", top=root.parent))
-    assert find_tool(os.stat(root / "journal").st_dev, str(tmp_path)) == tool
+    assert find_tool(os.stat(root / "journal").st_dev, str(tmp_path / "etc")) == tool
     if path.startswith("timeshift"):
-        covers_root = find_tool(os.stat("/").st_dev, str(tmp_path))
+        covers_root = find_tool(os.stat("/").st_dev, str(tmp_path / "etc"))
         assert covers_root == ("timeshift" if "true" in text else "")
