@@ -14,7 +14,7 @@ from typing import Any, Final, Self
 
 from jeepney import MessageFlag, message_bus
 
-from journalkeeper import __version__
+from journalkeeper import __version__, keeper
 from journalkeeper.bus import contract, names
 from journalkeeper.bus.connection import SENT_MOST, Connection, make_call
 from journalkeeper.health.evidence import Hung
@@ -29,8 +29,11 @@ CONNECT_S: Final = 5.0
 """How long a bus may take until the client is connected and knows the service."""
 
 BUSY_S: Final = 0.3
-"""A bus that takes longer for its own answer is busy: a quiet one takes 1 ms. A user's flood of calls on 200
-connections makes it 0.6 s, and the service's answer then takes up to 8 times as long (dbus-daemon 1.14).
+PROBE_BYTES: Final = 1 << 18
+"""A bus that takes longer to read so many bytes is busy: a quiet one takes 2 ms.
+
+A busy dbus-daemon reads 2 KiB of each connection in a round, which takes 0.7 s with a user's flood on 150 connections,
+and 10 ms with one on 15. The service's answer takes up to 4.4 rounds, but 500 if it stands behind 1 MiB for a user.
 """
 
 KEPT_MOST: Final = 1 << 16
@@ -74,7 +77,7 @@ class Service(AbstractContextManager["Service"]):
             try:
                 bus, owner = runner.run(asyncio.wait_for(_connect_to_service(), CONNECT_S))
             except TimeoutError:
-                raise names.BusyBusError from None
+                raise keeper.BusyBusError from None
             except (OSError, ValueError, RuntimeError, names.CallError):
                 return None
             service = cls(runner, bus, owner)
@@ -97,8 +100,7 @@ class Service(AbstractContextManager["Service"]):
         found = self._read_properties(names.MANAGER_PATH, names.MANAGER, ANSWER_S)
         for name, kind in (("Findings", Finding), ("History", HistorySpan)):
             with suppress(KeyError, ValueError):  # of another version
-                listed = found.pop(name)
-                found[name] = tuple(parse_record(kind, name_fields(kind, one)) for one in listed)
+                found[name] = tuple(parse_record(kind, name_fields(kind, one)) for one in found.pop(name))
         return Manager(**name_fields(Manager, found))
 
     def plan(self, request: Request) -> Plan:
@@ -162,7 +164,7 @@ class Service(AbstractContextManager["Service"]):
         """
         try:
             now = self._read_properties(job, names.JOB, CALL_S)
-        except (names.HungError, names.BusyBusError):
+        except (keeper.HungError, keeper.BusyBusError):
             return True
         except KeeperError:
             return False
@@ -190,24 +192,29 @@ class Service(AbstractContextManager["Service"]):
         Raises: the exception in ERRORS, or KeeperError; after `patience_s` (None: never) HungError. If the bus is busy,
         BusyBusError replaces HungError and LIMITS_EXCEEDED.
         """
+        asking = asyncio.ensure_future(answer, loop=self._runner.get_loop())
         try:
-            return self._runner.run(asyncio.wait_for(answer, patience_s))
+            self._runner.run(asyncio.wait({asking}, timeout=patience_s))
+            is_bus_busy = not asking.done() and self._runner.run(self._is_bus_busy())
+            return self._runner.run(asyncio.wait_for(asking, 0))  # it may have come before the answers of the bus
         except names.CallError as error:
             if error.name == names.LIMITS_EXCEEDED and self._runner.run(self._is_bus_busy()):
-                raise names.BusyBusError from None
+                raise keeper.BusyBusError from None
             text = ENDED if error.name in GONE else str(error)
             raise ERRORS.get(error.name, KeeperError)(text) from None
         except TimeoutError:
-            if self._runner.run(self._is_bus_busy()):
-                raise names.BusyBusError from None
-            raise names.HungError(f"{Hung().why} {member} within {patience_s:g} s; try later, or {RESTART}") from None
+            if is_bus_busy:
+                raise keeper.BusyBusError from None
+            raise keeper.HungError(f"{Hung().why} {member} within {patience_s:g} s; try later, or {RESTART}") from None
         except ConnectionError:
             raise KeeperError(LOST) from None
 
     async def _is_bus_busy(self) -> bool:
-        """Return whether the bus takes over BUSY_S, or keeps over KEPT_MOST bytes for the service by `count_kept`."""
+        """Return whether the bus takes over BUSY_S to read PROBE_BYTES, or keeps over KEPT_MOST for the service."""
         try:
-            return await asyncio.wait_for(self._bus.count_kept(self._owner, "OutgoingBytes"), BUSY_S) > KEPT_MOST
+            async with asyncio.timeout(BUSY_S):
+                await self._bus.count_kept("x" * PROBE_BYTES, "")  # of no connection: the bus answers with an error
+                return await self._bus.count_kept(self._owner, "OutgoingBytes") > KEPT_MOST
         except TimeoutError:
             return True
 
@@ -228,7 +235,7 @@ async def _connect_to_service() -> tuple[Connection, str]:
 
     Raises: as `Connection.open`; CallError if no service runs. The connection lasts as long as the event loop.
     """
-    bus = await Connection.open(names.find_address(), SENT_MOST)
+    bus = await Connection.open(names.find_address(), SENT_MOST, PROBE_BYTES)
     (owner,) = await bus.call(message_bus.GetNameOwner(names.BUS_NAME))
     return bus, owner
 

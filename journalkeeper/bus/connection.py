@@ -37,7 +37,7 @@ QUEUE_MOST: Final = 64 << 20
 """Bytes that wait for the bus; above that the connection ends."""
 
 KERNEL_BYTES: Final = 1 << 12
-"""Bytes that the kernel queues for the bus. A busy dbus-daemon reads 2 KiB of each connection in a round of 0.7 s."""
+"""Half of the bytes that the kernel queues for the bus. A busy dbus-daemon reads 2 KiB of them in a round of 0.7 s."""
 
 FIXED: Final = 16
 """Bytes of a message that contain its length."""
@@ -90,14 +90,15 @@ class Connection:
         self.ended = asyncio.get_running_loop().create_task(self._read_until_end(read_most))
 
     @classmethod
-    async def open(cls, address: str, read_most: int = CALL_MOST) -> Self:
+    async def open(cls, address: str, read_most: int = CALL_MOST, kernel_bytes: int = KERNEL_BYTES) -> Self:
         """Connect to the bus at `address`, without a limit of time. Messages longer than `read_most` bytes are dropped.
+        The kernel queues twice `kernel_bytes`.
 
         Raises: ValueError or RuntimeError for an address without a socket; OSError if there is no bus, or if the bus
         refuses the user or ends the connection; CallError if the bus answers Hello with an error.
         """
         reader, writer = await asyncio.open_unix_connection(next(get_connectable_addresses(address)))
-        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, KERNEL_BYTES)
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, kernel_bytes)
         writer.transport.set_write_buffer_limits(0)
         try:
             writer.write(b"\0AUTH EXTERNAL " + str(os.getuid()).encode().hex().encode() + b"\r\n")

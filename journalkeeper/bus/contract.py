@@ -67,14 +67,13 @@ REQUEST: Final = (("paths", "as"), ("compress", "s"), ("flags", "t"))
 """The arguments of Plan and Defragment. No method takes a variant: it would be converted before the method sees it."""
 
 JOB: Final = ("job", "o")
-ID: Final = ("id", "u")
 
 FILE: Final = (*list_bus_rows(JournalFile), *list_bus_rows(Treatment))
 """The keys of a file in the answer of ListFiles."""
 
-JOB_NEW: Final = Signal(names.MANAGER, "JobNew", (ID, JOB), "A job was put into the queue.")
+JOB_NEW: Final = Signal(names.MANAGER, "JobNew", (("id", "u"), JOB), "A job was put into the queue.")
 JOB_OVER: Final = "A job is over and its object gone. The result is done, failed or canceled; Result has the outcome."
-JOB_REMOVED: Final = Signal(names.MANAGER, "JobRemoved", (ID, JOB, ("result", "s")), JOB_OVER)
+JOB_REMOVED: Final = Signal(names.MANAGER, "JobRemoved", (("id", "u"), JOB, ("result", "s")), JOB_OVER)
 FILE_DEFRAGMENTED: Final = Signal(
     names.MANAGER,
     "FileDefragmented",

@@ -52,17 +52,6 @@ def error_name(error: Exception) -> str:
     return error.name if isinstance(error, CallError) else next(named, FAILED)
 
 
-class HungError(KeeperError):
-    """The service has its name on the bus and does not answer in time."""
-
-
-class BusyBusError(KeeperError):
-    """The bus itself does not answer in time, so that nothing is known about the service."""
-
-    def __init__(self) -> None:
-        super().__init__("the system bus is too busy to reach the service; try again later")
-
-
 class CallError(Exception):
     """An error that answers a call: `name` is its name on the bus, the text one sentence."""
 

@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 
-from journalkeeper.bus import names
 from journalkeeper.bus.client import Service
 from journalkeeper.bus.contract import MOST_CHARACTERS
 from journalkeeper.cli.output import Output
@@ -19,7 +18,7 @@ from journalkeeper.engine import Engine
 from journalkeeper.health.evidence import Hung, Recorded, Unknown
 from journalkeeper.history import state
 from journalkeeper.history.store import Record
-from journalkeeper.keeper import Keeper
+from journalkeeper.keeper import BusyBusError, HungError, Keeper
 from journalkeeper.model import Request
 from journalkeeper.model.errors import KeeperError, NeedsRootError, UsageError
 from journalkeeper.model.manager import Manager
@@ -77,9 +76,9 @@ class Context:
         try:
             with self.find_service() or nullcontext() as service:
                 return service.found if service else None
-        except names.HungError:
+        except HungError:
             return Hung()
-        except names.BusyBusError as error:
+        except BusyBusError as error:
             return Hung(str(error), is_bus_busy=True)
         except KeeperError as error:
             return Unknown(str(error))
@@ -112,7 +111,7 @@ class Context:
         fits = below and sum(map(len, asked.paths)) <= MOST_CHARACTERS
         try:
             service = self.find_service() if fits and not asked.before_shutdown else None
-        except names.BusyBusError:
+        except BusyBusError:
             if not self.privileged:
                 raise
             return None
