@@ -89,10 +89,10 @@ def test_a_journald_that_dies_is_a_fault_and_earlier_messages_are_shown(bed: Bed
     found = Measurement()
     with ThreadPoolExecutor(1) as pool:
         pool.submit(call_after(50, found, lambda: kill(bed.journald)))
-        syslog.measure(options(bed, rate=200, seconds=5), found, sockets(bed))
+        syslog.measure(options(bed, rate=200, seconds=20), found, sockets(bed))
     (fault,) = found.faults
     assert re.fullmatch(r"journald ended meanwhile \(.+\): only the messages before that are shown", fault)
-    assert 50 <= len(found.series[0].waits_ns) < 1000
+    assert 50 <= len(found.series[0].waits_ns) < 4000
 
 
 STOPPER = """
@@ -136,7 +136,7 @@ def test_an_fsync_takes_as_long_as_the_disk_is_held() -> None:
 
         found = Measurement()
         held = pool.submit(call_after(4, found, hold))
-        fsync.measure(Namespace(directory=str(slow.mountpoint), rate=20, seconds=2, who=False), found)
+        fsync.measure(Namespace(directory=str(slow.mountpoint), rate=20, seconds=6, who=False), found)
         assert 0.9e9 < max(found.series[0].waits_ns) < time.monotonic_ns() - held.result()
 
 

@@ -67,7 +67,7 @@ def watch(during: Callable[[], object], seconds: float = 5) -> dict[str, Series]
 
 
 def test_known_calls_are_counted_exactly_and_timed_as_their_program_does(bed: Bed) -> None:
-    """Other work can keep the program from a processor after a call."""
+    """Other work can keep the program from a processor, after a call or until the measurement is over."""
     limit(bed.volume, 100)  # a call takes long enough to find its names
     file = str(bed.journald.directory / "synced")
 
@@ -75,9 +75,10 @@ def test_known_calls_are_counted_exactly_and_timed_as_their_program_does(bed: Be
         said: list[str] = []
         program = [sys.executable, "-c", CALLER, file]
         rows = watch(lambda: said.append(subprocess.check_output(program, text=True)))
-        ours = {call: rows[f"a-1 (2) [0]\\nb: {call} {file}"] for call in CALLS}
-        assert {call: len(row.waits_ns) for call, row in ours.items()} == CALLS
-        assert sum(file in name for name in rows) == len(CALLS)
+        known = {f"a-1 (2) [0]\\nb: {call} {file}": call for call in CALLS}
+        ours = {known.get(name, name): row for name, row in rows.items() if file in name}
+        if {call: len(row.waits_ns) for call, row in ours.items()} != CALLS:
+            return False
         ratios = [sum(ours[call].waits_ns) / 1e9 / took_s for call, took_s in json.loads(said[0]).items()]
         return all(0.95 <= ratio <= 1.05 for ratio in ratios)
 
@@ -87,10 +88,10 @@ def test_known_calls_are_counted_exactly_and_timed_as_their_program_does(bed: Be
 def test_journalds_main_thread_has_rows_of_its_own_and_the_verdict(
     bed: Bed, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    rows = watch(lambda: bed.journald.age(5))
+    rows = watch(lambda: bed.journald.age(2))
     name = f"fsync /var/log/journal/{bed.journald.journal.name}/system.journal"  # and in other tests' namespaces
     assert f"systemd-journal: {name}" in rows
-    assert len(rows[f"systemd-journal/journal-offline: {name}"].waits_ns) >= 10  # around OFFLINE
+    assert len(rows[f"systemd-journal/journal-offline: {name}"].waits_ns) >= 4  # around OFFLINE
     assert run(["probe", "fsync", "--who", "--seconds=0.3", "-j"]) == 0
     check("probe", json.loads(capsys.readouterr().out))
 

@@ -128,7 +128,7 @@ def _own_cgroup(tree: Path) -> Path:
 def _remove_cgroup(top: Path) -> None:
     """Remove a cgroup and those below it. Wait until the last process in them has ended."""
     for folder, _, _ in os.walk(top, topdown=False):
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 60
         while True:
             try:
                 os.rmdir(folder)

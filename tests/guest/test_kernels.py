@@ -37,13 +37,13 @@ def test_on_the_kernel_of(release: str) -> None:
         pytest.skip(str(error))
     files = [os.fspath(path) for pattern in FILES for path in sorted(CHECKOUT.glob(pattern))]
     words = [
-        "env", "-u", "JOURNALKEEPER_NO_SKIP", "PYTHONDONTWRITEBYTECODE=1", "timeout", "--kill-after=20", "900",
+        "env", "-u", "JOURNALKEEPER_NO_SKIP", "PYTHONDONTWRITEBYTECODE=1", "timeout", "--kill-after=20", "1600",
         sys.executable, "-m", "pytest", "-n4", "--max-worker-restart=0", "-q", "-m", ELSEWHERE,
         "-k", f"not ({EXHAUSTIVE})", "-o", "cache_dir=/scratch/cache", "--timeout=300", "--tb=short", "--color=no",
         *files,
     ]  # fmt: skip
     with tempfile.TemporaryDirectory(dir=base.cache()) as scratch:  # /tmp may be in memory
-        said = kernels.run(root, CHECKOUT, words, Path(scratch), timeout_s=1200)
+        said = kernels.run(root, CHECKOUT, words, Path(scratch), timeout_s=1700)
     counts = {what: int(number) for number, what in re.findall(r"(\d+) (passed|skipped|failed|errors?)\b", said)}
     assert "exit status 0\n" in said, "\n".join(
         [*re.findall(r"^(?:FAILED|ERROR|UML) .*", said, re.MULTILINE), said[-3000:]]
