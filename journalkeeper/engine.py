@@ -186,7 +186,7 @@ class Engine:
                 chosen = chosen.end_after(len(outcomes))
                 unrecorded += run_bookkeeping(lambda: record.end_run(run, now_us()))
             notices += run_bookkeeping(lambda: self._update_history(record, chosen, outcomes, request))
-            lag_us = self.memory.intake.find_worst_us(load.list_journald_files(host.files)) if watching else None
+            lag_us = self.memory.intake.add_new_delays(load.list_journald_files(host.files)) if watching else None
             notices += run_bookkeeping(partial(publisher.publish_success, (host, chosen), outcomes, record, lag_us))
         said, self.memory.records.notices = (*self.memory.records.notices, *notices, *record.ignored, *unrecorded), []
         written, took_s = sum(outcome.bytes_written for outcome in outcomes), time.monotonic() - began

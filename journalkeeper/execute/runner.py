@@ -180,7 +180,7 @@ class Throttle:
         now_s, intake_us = time.monotonic(), None
         busy_percent, self._busy_percent = self._busy_percent, None
         if now_s - self._entries_s >= ENTRIES_EVERY_S:
-            self._entries_s, intake_us = now_s, self._intake.find_worst_us(self._actives)
+            self._entries_s, intake_us = now_s, self._intake.add_new_delays(self._actives)
         return Reading(
             flush_due=flush_due,
             intake_delay_us=intake_us,

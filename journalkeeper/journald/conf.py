@@ -111,8 +111,8 @@ def fill_defaults(given: Settings, filesystem_bytes: int) -> Settings:
     """Return the settings with journald's computed limits in place of each None; 0 means no limit and stays 0.
 
     A given use or file size is rounded up to pages and corrected as by journald. `filesystem_bytes` is statvfs's
-    f_frsize * f_blocks of the journal directory. journald.conf(5) documents 15% for SystemKeepFree=, but the code uses
-    5% since 252 at least.
+    f_frsize * f_blocks of the journal directory. journald.conf(5) documents 15% for SystemKeepFree=, but the code since
+    252 at least uses 5%, and at most 4 GiB.
 
     Source: journal_default_metrics(), journal-file.c.
     """

@@ -77,7 +77,7 @@ class Directory(NamedTuple):
 
 
 Rank = tuple[bool, bool, int, str]
-"""A sort key for a journal, which ends with its name. Those with the lowest keys are left out of a full listing."""
+"""A sort key for a journal: known owner, active, time, name. The lowest are left out of a full listing."""
 
 
 class Listing(NamedTuple):
@@ -140,7 +140,7 @@ def find_directories(top: str = TOP) -> list[Directory]:
 
 def find_links(top: str) -> list[tuple[str, str]]:
     """Return the path of each link in `top` with an instance's name, sorted, and the real path to which it leads, which
-    need not exist. nspawn makes such links for --link-journal.
+    need not exist. Only the first MOST_FILES links count. nspawn makes such links for --link-journal.
 
     Raises: FileError if `top` cannot be listed.
     """
@@ -187,21 +187,17 @@ def list_directory(directory: str | int) -> Listing:
 
     Raises: FileError if the directory cannot be listed: EACCES; OSError for a descriptor.
     """
-    leftovers: list[str] = []
-    journals = 0
-
-    def rank_journals() -> Iterator[Rank]:
-        """Yield the rank of each journal in `directory`: known owner, active, time, name. Also note leftovers."""
-        nonlocal journals
-        for name in (entry.name for entry in _scan(directory)):
-            kind = classify(name)
-            if kind is not None:
-                journals += 1
-                yield kind.owner != "remote", kind.kind is Kind.ACTIVE, kind.realtime_us, name
-            elif is_leftover(name) and len(leftovers) < MOST_FILES:
-                leftovers.append(name)
-
-    found = [rank[-1] for rank in heapq.nlargest(MOST_FILES, rank_journals())]
+    journals, best, leftovers = 0, list[Rank](), list[str]()
+    for name in (entry.name for entry in _scan(directory)):
+        kind = classify(name)
+        if kind is not None:
+            journals += 1
+            heapq.heappush(best, (kind.owner != "remote", kind.kind is Kind.ACTIVE, kind.realtime_us, name))
+        elif is_leftover(name) and len(leftovers) < MOST_FILES:
+            leftovers.append(name)
+        if len(best) > MOST_FILES:
+            heapq.heappop(best)
+    found = [rank[-1] for rank in sorted(best, reverse=True)]
     lengths = accumulate(len(os.fsencode(name)) for name in found)
     kept = [name for name, length in zip(found, lengths, strict=True) if length <= MOST_NAME_BYTES]
     # readdir(3) may return a file twice that is renamed meanwhile

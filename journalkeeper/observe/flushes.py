@@ -144,8 +144,8 @@ class Flushes:
     def learn(self, directory: str, synchronize: Callable[[], None]) -> None:
         """Learn when the next flush of `directory` is due, by a sync that `synchronize` requests.
 
-        Look until the flush shows, at most ASKED_LOOKS times, which takes 10 s or longer. A timer that is unknown then
-        counts as started since the call. `get_current` recommends no other sync within ASK_EVERY_US, even after errors.
+        Look until the flush shows, at most ASKED_LOOKS times (10 s or longer). A timer still unknown counts as started
+        since the call. A plan is due then. `get_current` asks for no sync within ASK_EVERY_US, even after errors.
 
         Raises: KeyError for an unknown directory; the errors of `synchronize`, after which the timer stays unknown.
         """

@@ -52,11 +52,11 @@ class IntakeMeter:
         """By path, the inode of the file and the number of its newest entry that was read."""
         self._clock = WallClock()
 
-    def find_worst_us(self, paths: Collection[str]) -> int | None:
-        """Return the longest intake delay (us) of the newest `entries` added to `paths` since the last call, or None.
+    def add_new_delays(self, paths: Collection[str]) -> int | None:
+        """Add the intake delays (us) in `paths` since the last call to those of `p99_us`; return the longest, or None.
 
-        Entries of a path that is new to this call do not count, nor do entries without a sender's time. A delay that is
-        negative or distorted by a set clock does not count either. A file that cannot be read is skipped.
+        Of each path and of all together, only the newest `entries` count. Not counted: entries without a sender's time
+        or of a path that is new to this call; a delay that is negative or distorted by a set clock; unreadable files.
         """
         before = self._seen
         self._seen = {path: before[path] for path in paths if path in before}

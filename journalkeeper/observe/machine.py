@@ -49,7 +49,7 @@ ENTRY_FIELDS: Final = ("_TRANSPORT", "_SOURCE_REALTIME_TIMESTAMP", "_SYSTEMD_UNI
 
 
 def read_units(names: Sequence[str] = OURS) -> tuple[Unit, ...] | Unknown:
-    """Return each named unit, a missing one as inactive; Unknown with the reason if no answer comes within ANSWER_S."""
+    """Return each named unit, a missing one as inactive; Unknown if systemctl fails or takes longer than ANSWER_S."""
     words = ("systemctl", "show", f"--property={PROPERTIES}", "--", *names)
     environment = {**os.environ, "LC_ALL": "C.UTF-8"}
     try:
@@ -69,7 +69,7 @@ def read_units(names: Sequence[str] = OURS) -> tuple[Unit, ...] | Unknown:
 
 
 def read_storage() -> Storage | Unknown:
-    """Return the storage of the main journald; Unknown if it has no socket, or a configuration cannot be read."""
+    """Return the main journald's Storage, also from RETENTION; Unknown without a socket, or if a file is unreadable."""
     if not os.path.exists(control.get_socket_path()):
         return Unknown("no journald runs here")
     target = None

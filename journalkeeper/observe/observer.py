@@ -160,9 +160,10 @@ class Observer:
         return gathered.build_seen()
 
     def _look_at_place(self, place: Directory, only: str | None, gathered: _Gathered) -> None:
-        """Add the rows of all journal files in `place` to `gathered`, or that of `only`, even if it vanished.
+        """Add `place` to `gathered` as `_list_place`, and the rows of its journals, or of `only`, even if it vanished.
 
-        If `place` vanished, cannot be looked at or has too many files, a row has the problem. Raises: as `look_at`.
+        The rows come from `_read_if_changed` and `_mark_orphan`. If `place` vanished or cannot be looked at, a row has
+        the problem; one more row has it if `place` has too many files. Raises: as `look_at`.
         """
         try:
             with opening.open_directory(place.path) as fd:

@@ -72,8 +72,8 @@ def find_obstacles(mounts: Mounts, *paths: str) -> dict[str, Obstacle]:
 
 
 def _find_obstacle(path: str, mounts: Mounts) -> dict[str, Obstacle]:
-    """Return {} or the first obstacle: READ_ONLY by its mount point in `mounts`; READ_ONLY or MOUNT (only for this
-    process) by `path`; SUBVOLUME by its top; ATTRIBUTE (if the mode allows) or MODE by `path`. Raises: OSError.
+    """Return {} or the first obstacle: READ_ONLY by the mount point in `mounts`; by `path` MOUNT, or READ_ONLY if
+    the whole file system is; SUBVOLUME by its top; by `path` ATTRIBUTE (the mode allows) or MODE. Raises: OSError.
     """
     real = os.path.realpath(path)
     point = next((one for one in (real, *map(str, Path(real).parents)) if one in mounts), "")

@@ -66,11 +66,11 @@ def test_only_entries_since_the_last_call_count(tmp_path: Path) -> None:
     active, rows = tmp_path / "system.journal", [row(1, 9_000_000)]
     active.write_bytes(journal(rows))
     intake, paths = IntakeMeter(), [f"{active}", f"{tmp_path}/none.journal"]
-    assert intake.find_worst_us(paths) is None
+    assert intake.add_new_delays(paths) is None
     rows += [row(2, 300), row(3, -5), (4, NOW_US + 4, None)]
     active.write_bytes(journal(rows))
-    assert intake.find_worst_us(paths) == 300
-    assert intake.find_worst_us(paths) is None
+    assert intake.add_new_delays(paths) == 300
+    assert intake.add_new_delays(paths) is None
 
 
 def test_a_step_of_the_clock_is_no_wait(tmp_path: Path) -> None:
@@ -78,27 +78,27 @@ def test_a_step_of_the_clock_is_no_wait(tmp_path: Path) -> None:
     active, rows = tmp_path / "system.journal", [row(1), row(2)]
     active.write_bytes(journal(rows))
     intake = IntakeMeter()
-    intake.find_worst_us([f"{active}"])
+    intake.add_new_delays([f"{active}"])
     data = journal([*rows, row(3, 3_600_000_000)])
     up = struct.pack("<Q", NOW_US + 3)
     at = data.rindex(up)
     active.write_bytes(data[:at] + struct.pack("<Q", NOW_US + 3 - 3_600_000_000) + data[at + 8 :])
-    assert intake.find_worst_us([f"{active}"]) is None
+    assert intake.add_new_delays([f"{active}"]) is None
 
 
 def test_after_a_rotation_all_of_the_new_file_is_new(tmp_path: Path) -> None:
     active = tmp_path / "system.journal"
     active.write_bytes(journal([row(9)]))
     intake, paths = IntakeMeter(entries=2), [f"{active}"]
-    assert intake.find_worst_us(paths) is None
+    assert intake.add_new_delays(paths) is None
     active.rename(tmp_path / "archive")
-    assert intake.find_worst_us(paths) is None
+    assert intake.add_new_delays(paths) is None
     active.write_bytes(journal([row(1, 700)]))
-    assert intake.find_worst_us(paths) == 700, "from its first entry on"
+    assert intake.add_new_delays(paths) == 700, "from its first entry on"
     active.rename(tmp_path / "archive")
-    assert intake.find_worst_us(paths) is None
+    assert intake.add_new_delays(paths) is None
     active.write_bytes(journal([row(1, 1), row(2, 2), row(3, 3)]))
-    assert intake.find_worst_us(paths) == 3
+    assert intake.add_new_delays(paths) == 3
 
 
 @pytest.mark.parametrize("rest", [0, 100, 300, 4096])
@@ -109,9 +109,9 @@ def test_a_file_that_is_truncated_during_a_look_does_not_end_the_process(tmp_pat
     child = os.fork()
     if child == 0:
         intake, paths = IntakeMeter(), [f"{active}"]
-        intake.find_worst_us(paths)
+        intake.add_new_delays(paths)
         os.truncate(active, rest)
-        os._exit(intake.find_worst_us(paths) or 0)
+        os._exit(intake.add_new_delays(paths) or 0)
     assert os.waitpid(child, 0)[1] == 0
 
 
@@ -121,9 +121,9 @@ def test_a_link_in_the_path_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("there")
     (tmp_path / "system.journal").symlink_to("there/system.journal")
     intake, paths = IntakeMeter(), [f"{tmp_path}/link/system.journal", f"{tmp_path}/system.journal"]
-    intake.find_worst_us(paths)
+    intake.add_new_delays(paths)
     (tmp_path / "there/system.journal").write_bytes(journal([row(1), row(2)]))
-    assert intake.find_worst_us(paths) is None
+    assert intake.add_new_delays(paths) is None
 
 
 def test_the_99th_percentile_is_that_of_the_newest_thousand(tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_the_99th_percentile_is_that_of_the_newest_thousand(tmp_path: Path) -> N
     for wait_us in (None, 9_000, 50):
         rows += [row(number, wait_us) for number in range(len(rows) + 1, len(rows) + 1001) if wait_us is not None]
         active.write_bytes(journal(rows))
-        intake.find_worst_us([f"{active}"])
+        intake.add_new_delays([f"{active}"])
         assert intake.p99_us == (wait_us or 0)
 
 
