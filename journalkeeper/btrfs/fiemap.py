@@ -144,8 +144,7 @@ def count_rows(fd: int) -> int:
 
 
 def iterate_extents(fd: int, *, sync: bool, start: int = 0, end: int = EVERYTHING) -> Iterator[Extent]:
-    """Yield the rows of the file's map from `start` to `end`, uncut and sorted by file offset. A file can have a
-    million of them, of 300 bytes each.
+    """Yield the rows of the map from `start` to `end`, uncut, by file offset. A file can have a million of 300 bytes.
 
     Raises: as `map_batches`.
     """

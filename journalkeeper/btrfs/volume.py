@@ -151,10 +151,10 @@ def require_btrfs(fd: int, path: str) -> None:
 
 
 def read_volume(fd: int) -> Volume:
-    """Return the volume that contains the directory `fd`, without its load and snapshots. Call `require_btrfs` first.
+    """Return the volume that contains the directory `fd`, with its maintenance, without its load and snapshots.
 
     Free bytes are those in chunks; unallocated bytes are apart, raw, without missing devices. The profile is that of
-    most data by chunk sizes. Raises: OSError: ENOTTY not on btrfs; or the kernel's error if the volume itself fails.
+    most data by chunk sizes. `own_subvolume`: `fd` or its parent is the top of one. Raises: OSError: ENOTTY elsewhere.
     """
     uuid, max_id = read_fs_info(fd)
     spaces = read_space_info(fd)

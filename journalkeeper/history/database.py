@@ -98,8 +98,7 @@ class Database:
     def write(self, work: Callable[[Connection], T]) -> T:
         """Wait for readers, at most READERS_S. Then call `work` in a transaction, commit it and return its result.
 
-        `work` may run several times.
-        Raises: as `read`; the errors of `work`. After an error, nothing that `work` wrote is in the file.
+        `work` may run several times. Raises: as `read`; the errors of `work`, whose changes are then rolled back.
         """
 
         def run_transaction(connection: Connection) -> T:
@@ -220,7 +219,7 @@ class Database:
 
 
 def _open_uri(uri: str) -> Connection:
-    """Return a connection for this thread to the database that `uri` names. Bytes not in UTF-8 become surrogates."""
+    """Return a connection for this thread, with sqlite3.Row as its rows. Bytes not in UTF-8 become surrogates."""
     connection = sqlite3.connect(uri, timeout=BUSY_S, isolation_level=None, uri=True)
     connection.row_factory = sqlite3.Row
     connection.text_factory = lambda data: data.decode(errors="surrogateescape")  # twice as fast as os.fsdecode

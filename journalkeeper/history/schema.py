@@ -82,7 +82,7 @@ COPIED: Final = ("rewrites", "runs", "outcomes", "totals", "samples", "waiting")
 
 
 def _make_copy_statement(table: str) -> str:
-    """Return the SQL that copies all columns of "old_TABLE", a renamed table of 0.1.0, but no row with a wrong type."""
+    """Return the SQL that copies "old_TABLE", a renamed table of 0.1.0, without the rows that the new one forbids."""
     typed = [column.split()[:2] for column in TABLES[table].split(",")]
     names = ", ".join(name for name, _ in typed)
     right = " AND ".join(f"typeof({name}) IN ('{kind.lower()}', 'null')" for name, kind in typed)

@@ -146,8 +146,7 @@ class Record(Database):
     def sum_written_bytes(self, after_us: int, until_us: int) -> int:
         """Return the number of bytes written after `after_us`, up to and including `until_us`; 0 without outcomes.
 
-        Outcomes after `until_us` were recorded while the clock was ahead, and would use up the budget of the coming
-        days.
+        Later outcomes were recorded while the clock was ahead, and would use up the budget of the coming days.
         """
         wanted = f"SELECT {WRITTEN} FROM outcomes WHERE when_us > ? AND when_us <= ?"  # noqa: S608 - our words
         return self._query_number(wanted, (after_us, until_us))
@@ -188,7 +187,10 @@ class Record(Database):
         self._execute([("DELETE FROM waiting", ()), *rows])
 
     def read_counters(self) -> Counters:
-        """Return the totals, also of pruned rows; all 0 if one is damaged. Reclaimed bytes: None if never measured."""
+        """Return the totals, also of pruned rows, and when they began; if one is damaged, `Counters()`.
+
+        `bytes_reclaimed` is None if it was never measured.
+        """
         rows = self._query("SELECT * FROM ever")
         times = {row["what"]: row["times"] for row in rows}
         sums = {name: sum(row[name] for row in rows) for name in ("bytes_written", "extents_removed", "unmeasured")}
@@ -246,10 +248,10 @@ class Record(Database):
         return self._parse_all(Totals, "totals", self._query_between("totals"))
 
     def prune(self, now_us: int, keep_us: int, files: Iterable[Inodes] = (), *, max_rows: int | None = None) -> None:
-        """Delete rows older than `keep_us`, and runs, outcomes and counts beyond the newest `max_rows`, unless None.
+        """Delete runs, outcomes and counts older than `keep_us`, or beyond the newest `max_rows` of each table.
 
-        Ages count from the confirmed clock, which the call first updates; without one, no row is too old. The past of
-        a file that was among `files` within `keep_us` stays, so that no archive is rewritten twice.
+        Ages count from the confirmed clock, which the call first updates; without one, no row is too old. A file's past
+        goes after `keep_us` in which the file was not in `files`: no archive is rewritten twice. None: no limit.
         """
         moments = _compute_moments(self._read_moments(), now_us)
         oldest_us = moments.get("confirmed", -FOREVER_US + keep_us) - keep_us
