@@ -75,10 +75,10 @@ class Runner:
         for action in chosen.actions:
             if self.stop():
                 return
+            meter.begin(action)
             if not os.path.lexists(action.path):
                 yield action, Turn(action).make_done(Result.SKIPPED, Reason.VANISHED, "the file is gone")
                 continue
-            meter.begin(action)
             begun_bytes = meter.now.done_bytes
             done = catch_errors(partial(self._execute_with_throttle, action, seen, meter))
             if isinstance(done, InternalError):  # the file is as it was, or better

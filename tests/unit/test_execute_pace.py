@@ -12,7 +12,7 @@ from journalkeeper.config.directives import Config, Defrag, WindowSection
 from journalkeeper.execute import pace as module
 from journalkeeper.execute.pace import LEAST_BYTES, Pace, SlowestPiece
 from journalkeeper.execute.runner import Runner
-from journalkeeper.model import KIB, MIB, Action, Kind, Range, Reason, Verb
+from journalkeeper.model import KIB, MIB, Action, Kind, Plan, Range, Reason, Verb
 from tests.hosts import file
 
 PIECE_US = 50_000
@@ -90,3 +90,10 @@ def test_the_longest_time_of_a_piece(kind: Kind, compress: str, piece_us: int | 
     runner = Runner(config, Mock(), SlowestPiece(), hurry=hurry, stop=lambda: False)
     what = Action(one.path, Verb.DEFRAGMENT, Reason.FRAGMENTED, one, compress=compress)
     assert runner._choose_piece_us(what) == piece_us
+
+
+def test_a_file_that_is_gone_counts_as_done_when_the_next_one_begins() -> None:
+    runner, tell = Runner(Config(), Mock(), SlowestPiece(), hurry=False, stop=lambda: False), Mock()
+    gone = Action("/gone", Verb.DEFRAGMENT, Reason.FRAGMENTED, file(), (Range(0, MIB, 9),))
+    assert len(list(runner.carry_out(Plan({}, (gone, gone), ()), Mock(), tell))) == 2
+    assert [call.args[0].done_bytes for call in tell.call_args_list] == [0, MIB]
