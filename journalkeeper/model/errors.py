@@ -75,7 +75,7 @@ class FileError(KeeperError):
 
 
 class NotBtrfsError(KeeperError):
-    """The directory or file `path` is on another filesystem."""
+    """The directory or file `path`, with which the message begins, is not on btrfs."""
 
     def __init__(self, path: str) -> None:
         self.path = path

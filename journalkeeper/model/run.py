@@ -110,8 +110,8 @@ class Wait(NamedTuple):
 
 
 def find_waits(before: Mapping[str, Wait], plan: Plan, outcomes: Sequence[Outcome], now_us: int) -> dict[str, Wait]:
-    """Return the waits after a run, by path: of skips that `plan` puts off, and of outcomes that are not done, which
-    replace a skip's. A wait from `before` keeps its start, at most `now_us`, unless the new reason is a rest (RESTS).
+    """Return the waits after a run, by path: skips that `plan` puts off, replaced by outcomes that are not done. A wait
+    from `before` keeps its start, at most `now_us`; with a new reason in RESTS it keeps only an old reason in LEFT.
     """
     reasons = {skip.path: str(skip.reason) for skip in plan.skipped if skip.puts_off}
     reasons |= {outcome.path: str(outcome.reason) for outcome in outcomes if outcome.result is not Result.DONE}
@@ -120,7 +120,7 @@ def find_waits(before: Mapping[str, Wait], plan: Plan, outcomes: Sequence[Outcom
 
 
 def _continue_wait(was: Wait, wait: Wait) -> Wait:
-    """Return `wait` with the earlier start of `was`; a rest (RESTS) starts anew, but keeps an old reason in LEFT."""
+    """Return `wait` with the start of `was`, if earlier; if its reason is in RESTS, with a reason in LEFT of `was`."""
     if wait.reason not in RESTS:
         return wait._replace(since_us=min(was.since_us, wait.since_us))
     return wait._replace(reason=was.reason) if was.reason in LEFT else wait

@@ -103,7 +103,7 @@ class Chart(NamedTuple):
 
 
 def _align_label(percent: float) -> str:
-    """Return the CSS classes of a label: the outer ones end at the edges, and a narrow screen hides the others."""
+    """Return "label first" or "label last" near an edge, else "label inner", which a narrow screen hides."""
     return "label first" if percent < 50 / LABELS else "label last" if percent > 100 - 50 / LABELS else "label inner"
 
 
@@ -167,10 +167,10 @@ def _divide(low_us: int, high_us: int, most: int) -> range:
 
 
 def _group_by_time(times: range, rows: Iterable[T]) -> list[list[T]]:
-    """Return a list for each span that begins at `times`, with its rows in order, without those outside of `times`."""
+    """Return a list for each span that begins at `times`, with its rows in order, without rows outside of all."""
     found: list[list[T]] = [[] for _ in times]
     for row in rows:
-        if times.start <= row.when_us < times.stop:
+        if times.start <= row.when_us < times[-1] + times.step:
             found[(row.when_us - times.start) // times.step].append(row)
     return found
 
@@ -193,8 +193,8 @@ def draw_boots(journal: Journal, evidence: Evidence) -> Figure:
     since_us = (counters and counters.since_us) or 0
     times = [boot.when_us for boot in shown]
     first = bisect_right(times, since_us) % len(shown)  # 0 also where all boots are older
-    userspace = _make_bars("userspace", "userspace", [boot.userspace_us for boot in shown])
-    flush = _make_bars("flush", "the journal's flush, a part of it", [boot.flush_us for boot in shown])
+    userspace = _make_bars_in_seconds("userspace", "userspace", [boot.userspace_us for boot in shown])
+    flush = _make_bars_in_seconds("flush", "the journal's flush, a part of it", [boot.flush_us for boot in shown])
     known_s = [height for height in (*userspace.heights, *flush.heights) if height is not None]
     chart = Chart(
         times=times,
@@ -214,7 +214,7 @@ def draw_boots(journal: Journal, evidence: Evidence) -> Figure:
     return Figure(_describe_boots(userspace.heights, first), chart, table, tuple(notes))
 
 
-def _make_bars(css: str, name: str, spans_us: list[int | None]) -> Layer:
+def _make_bars_in_seconds(css: str, name: str, spans_us: list[int | None]) -> Layer:
     heights = (None if span_us is None else span_us / 1e6 for span_us in spans_us)
     return Layer(css, name, tuple(heights), bars=True)
 
@@ -306,7 +306,7 @@ def sum_instances(rows: Sequence[Totals]) -> list[Totals]:
 
 
 def draw_intake(journal: Journal, now_us: int) -> Figure:
-    """Return the chart and the table of waits for journald (median, p99, longest) by time; without waits a sentence."""
+    """Return the chart of waits (median, p99, longest) and a table of up to MOST_ROWS spans; without any a sentence."""
     kept = sorted(_drop_implausible(journal.intake, now_us))
     if not kept:
         return Figure("No message in the journal has a plausible time at which it was sent.")

@@ -96,7 +96,7 @@ def history(look: Look, storage: Storage) -> Answers:
 
 
 def describe_retention(found: Retention) -> str:
-    """Return a sentence on the present and the proposed history, and on the setting that would limit it."""
+    """Return a sentence on the history and disk space, now and with the proposed limits, and on the next limit."""
     now = f"{found.binds} keeps {format_span(found.kept_us)} in {spell_size(found.disk_bytes)} of disk space"
     then = f"{format_span(found.proposed_us)} in {spell_size(found.proposed_disk_bytes)}"
     limits = f"SystemMaxUse={format_exact(found.proposed_use_bytes)} and"

@@ -59,9 +59,9 @@ def merge_stretches(parts: Sequence[Stretch], columns: int) -> list[Stretch]:
 
 
 def draw_picture(parts: Sequence[Stretch], width: int) -> list[str]:
-    """Return the lines of a file's picture: extents per MiB, the most frequent kind of data below, and lines of a key.
+    """Return the lines of a file's picture: extents per MiB, the letters of `choose_letter` below, and lines of a key.
 
-    The picture has at most `width` columns, blank where all is holes. The key can be wider. There must be parts.
+    The first two have at most `width` columns. The first is blank above an "h" of holes alone. There must be parts.
     """
     columns, whole = merge_stretches(parts, width), _sum(parts)
     drawn = "".join(
@@ -108,7 +108,7 @@ class Decision(NamedTuple):
 
     @classmethod
     def of(cls, one: Action | Skip) -> Decision:
-        """Return the decision of a plan. The detail of an action is about its outcome, and left out."""
+        """Return a decision of a plan: reason, detail, end and `now` of a skip, or all of an action but its detail."""
         if isinstance(one, Skip):
             return cls(None, one.reason, one.detail, one.until_us, one.now)
         shared = [name for name in cls._fields if name in one._fields and name != "detail"]
@@ -141,22 +141,22 @@ class Story(NamedTuple):
     """What could not be looked at, and why."""
 
 
-def describe_change(decided: Decision, window: Window | None, now_us: int) -> str:
-    """Return a sentence that the next run does the planned action, or on when the decision against one can change.
-
-    It mentions `--now` if that would change the decision. Return "" where only the reason's sentence names the event.
-    """
-    if decided.action in UPKEEP:
+def _describe_next_run(action: Verb, window: Window | None) -> str:
+    """Return a sentence that the next run does `action`: UPKEEP also by `defrag`, others before `window` closes."""
+    if action in UPKEEP:
         return "The next run of the service does it; `journalkeeper defrag` does it now."
-    if decided.action:
-        if window is not None and window.closes_at_us is not None:
-            return f"The next run before {format_moment(window.closes_at_us)}, when the window closes, does it."
-        return "The next run does it, unless the file changes first or other programs keep the disk busy."
-    at_once = "`journalkeeper defrag --now` does not wait."
-    if decided.until_us is None:
-        return at_once if decided.now else ""
-    left = spell_time(max(1, (decided.until_us - now_us) // 1_000_000))
-    return f"This can change in {left}, at {format_moment(decided.until_us)}.{f' {at_once}' if decided.now else ''}"
+    if window is not None and window.closes_at_us is not None:
+        return f"The next run before {format_moment(window.closes_at_us)}, when the window closes, does it."
+    return "The next run does it, unless the file changes first or other programs keep the disk busy."
+
+
+def _describe_end(skip: Decision, now_us: int) -> str:
+    """Return when a decision against an action can end: at `until_us`, by `--now` if `now`; "" if only by an event."""
+    at_once = "`journalkeeper defrag --now` does not wait." if skip.now else ""
+    if skip.until_us is None:
+        return at_once
+    left = spell_time(max(1, (skip.until_us - now_us) // 1_000_000))
+    return f"This can change in {left}, at {format_moment(skip.until_us)}. {at_once}".rstrip()
 
 
 def explain_file(story: Story, width: int) -> list[Lines]:
@@ -249,12 +249,14 @@ def _explain_one(decided: Decision, window: Window | None, now_us: int, *, watch
             said[0] += f": {extents}, {spell_size(decided.bytes_to_write)} to rewrite; {saved}"
         if decided.disk_bytes_saved:  # 0 where it is not known before
             said[0] += f" and about {spell_size(decided.disk_bytes_saved)} on disk"
+        end = _describe_next_run(decided.action, window)
     else:
         said = [f"left alone ({decided.reason})" + (f": {escape(decided.detail)}" if decided.detail else "")]
+        end = _describe_end(decided, now_us)
     said.append(decided.reason.sentence)
     if window is not None and decided.action:
         said.append(describe_window(window))
-    return [*said, *filter(None, [describe_change(decided, window, now_us) if watched else ""])]
+    return [*said, end] if watched and end else said
 
 
 def _list_sentences(decision: Decision | None, why_unplanned: str | None) -> list[str]:
