@@ -96,8 +96,8 @@ def name_rule(rule: Rule) -> str:
 def answer(rule: Rule, evidence: Evidence) -> Answer | None:
     """Apply `rule` to the evidence. Return its first answer, or None if nothing is wrong.
 
-    Return Unknown if the rule lacks evidence, or finds nothing while some files could not be looked at. A finding that
-    the running service reports is the answer without a call of the rule.
+    Return Unknown if the rule lacks evidence, or takes `files` or `places`, finds nothing, and some files could not be
+    looked at. A finding that the running service reports is the answer without a call of the rule.
     """
     service, name = evidence.service, name_rule(rule)
     for finding in (isinstance(service, Manager) and service.findings) or ():

@@ -83,10 +83,10 @@ def bad_configuration(evidence: Evidence) -> Answers:
 def keeper_down(evidence: Evidence) -> Answers:
     """Neither the service nor the timer that replaces it runs, so nothing keeps the journal in order.
 
-    The timer is journalkeeper-defrag.timer. Without an enabled service, a run by hand in the last two days is enough.
-    A service that runs but is not on the bus is a problem, too; one that hangs is left to keeper-hung. Where no journal
-    directory is on btrfs, there is no problem. Unknown if the states of the units cannot be read, if systemd is about
-    to start a service that has not failed, and for the first minute of a start.
+    The timer is journalkeeper-defrag.timer. Unless the service is enabled or has failed, a run by hand in the last two
+    days is enough. A service that runs but is not on the bus, or that starts for a minute, is a problem; one that hangs
+    is left to keeper-hung. Journals that are all on other filesystems are no problem. Unknown in that minute, before
+    systemd starts a service that has not failed, and if the units cannot be read and there was no such run.
     """
     look, units = evidence.look, evidence.units
     elsewhere = not isinstance(look, Unknown) and bool(look.foreign) and not look.host.instances
@@ -234,8 +234,8 @@ def limit_reached(present: Present) -> Answers:
 def files_failing(present: Present) -> Answers:
     """The last action on a file failed, or the file cannot be looked at.
 
-    One problem for all files, without those of limit-reached and volume-full. Failures that end without an
-    administrator are not in the evidence.
+    One problem for all files, with the detail of the first, but without those of limit-reached and volume-full.
+    Failures that end without an administrator are not in the evidence.
     """
     if failures := [one for one in present.failures if one.reason not in {Reason.TOO_MANY, Reason.FREE_SPACE}]:
         first, number = failures[0], len(failures) - 1

@@ -86,7 +86,8 @@ def nocow_redundant(places: list[Place], look: Look) -> Answers:
 def nocow_snapshots(files: Files, places: list[Place], look: Look) -> Answers:
     """A directory is NOCOW although snapshots are taken of it. Each snapshot makes its data copy-on-write once more.
 
-    One advice for all on volumes with one copy. If btrfs gives no number, a snapshot tool or shared data counts.
+    One advice for all on volumes with one copy, but for a directory that this program made NOCOW in the last week.
+    If btrfs gives no number, a snapshot tool or shared data counts.
     """
     if found := _find_nocow_despite(places, look, Reason.SNAPSHOTS):
         where, clause = [one.directory for one, _ in found], nocow.find_snapshots(*found[0], look.host)
@@ -209,9 +210,7 @@ def _list_rotations(instances: list[Instance]) -> list[str]:
 
 
 def _list_subvolume_commands(look: Look, shared: list[JournalFile]) -> tuple[str, ...]:
-    """Return the two commands of `isolate` if a file of /var/log/journal is outside a subvolume of its own, else one
-    that lists the snapshots.
-    """
+    """Return `isolate` commands if a file of /var/log/journal lacks its own subvolume, else one to list snapshots."""
     owned = {volume.device for volume in look.host.volumes if volume.own_subvolume}
     if any(file.path.startswith("/var/log/journal/") and file.device not in owned for file in shared):
         return ("journalkeeper isolate", "journalkeeper isolate --apply")

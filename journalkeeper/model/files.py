@@ -197,7 +197,7 @@ class Volume(NamedTuple):
     word of mkfs.btrfs, and the volume is `redundant` if some data have a profile in COPIES. `own_subvolume` is whether
     the directory, or the one that contains it, is the top of a subvolume.
     `free_bytes` is free within allocated data chunks, `unallocated_bytes` not yet in any chunk, raw. `options` are
-    words of mount(8). `maintenance` is "balance" or "scrub" while one of them keeps the whole volume busy, else "".
+    words of mount(8). `maintenance` names a running operation on the whole volume, such as "balance" or "scrub", or "".
     `busy_percent` is the share of a moment right before the plan in which its disks worked for other programs, None if
     it was not measured or cannot be. `snapshots` is the number of snapshots of the subvolume, None if btrfs could not
     be asked; `snapshot_tool` is then the program that is configured to take some, or "". `quota_bytes` is the number of

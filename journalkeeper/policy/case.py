@@ -20,7 +20,7 @@ class Case:
     `volume` is None if it could not be read, and `window` closed for an unknown instance. `past` is the last successful
     rewrite or rotation of this inode, None if the file was active then and is not now; `refused` is its last failure.
     `compression` is what a rewrite of this file would use; None for an active file, which is never compressed, and
-    where `obstacle` says why this file cannot be compressed. `lost_level` says why a level that is wanted does not
+    where `obstacle` says why a wanted compression is impossible. `lost_level` says why a level that is wanted does not
     apply. `allow_unshare` is the policy for data that a snapshot shares: the request's, else the configuration's.
     """
 
@@ -88,7 +88,7 @@ class Cases:
 
 
 def _find_compression_obstacle(file: JournalFile, volume: Volume | None) -> str:
-    """Return what excludes compression: the mount's nodatacow or nodatasum, or +m (but not +C) of the file; or ""."""
+    """Return why compression is excluded, by nodatacow or nodatasum of the mount or +m of the file (not +C), or ""."""
     # The kernel has other reasons, such as data without checksums: only the rewrite meets them.
     for option in ("nodatacow", "nodatasum"):
         if volume is not None and option in volume.options:

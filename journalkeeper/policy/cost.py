@@ -114,7 +114,7 @@ def _judge_archive(case: Case) -> Action | Skip:
 
 
 def _find_archive_gain(case: Case, compression: Compression | None) -> Reason | None:
-    """Return what pays: FRAGMENTED (MinExtents= and NEAR_IDEAL), else PINNED or UNCOMPRESSED (MinReclaim=), or None."""
+    """Return FRAGMENTED (MinExtents=, NEAR_IDEAL), or by MinReclaim= PINNED (unused bytes) or UNCOMPRESSED, or None."""
     file, defrag = case.file, case.config.defrag
     after = _count_extents_after(file, compression)
     if file.extents.total - after >= defrag.min_extents and file.extents.total > after * NEAR_IDEAL:
@@ -190,8 +190,7 @@ def find_costly_mibs(file: JournalFile, config: Config, unshares: str = "yes") -
     more than a rewrite leaves.
 
     `unshares` is AllowUnshare=: with no, a MiB that shares data does not count; with auto, it needs up to 1 + TWICE
-    times as many extents.
-    MiBs behind the end of the file are left out: the file may have been truncated after its extents were counted.
+    times as many extents. MiBs behind the end of the file are left out: it may have been truncated since the count.
     """
     threshold = max(config.defrag.extents_per_mib, count_ideal_extents(MIB, compressed=file.compressed) + 1)
     price = {"yes": 0.0, "auto": TWICE / MIB, "no": inf}[unshares]

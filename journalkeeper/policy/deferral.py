@@ -28,7 +28,7 @@ It is also the delay after the first failure in an outage, which doubles with ea
 """
 
 LATER_US: Final = 15 * MINUTE_US
-"""The delay before a battery, a balance or a scrub is looked at again: an event of the battery would need a netlink
+"""The delay before a battery or a volume's maintenance is looked at again: an event of the battery would need a netlink
 socket, which the unit forbids.
 """
 
@@ -47,7 +47,7 @@ def ignores_budget(request: Request, budget: int) -> bool:
 
 
 def remember(refused: dict[tuple[int, int], Refusal], action: Action, outcome: Outcome, now_us: int) -> None:
-    """Store a failed or skipped action in `refused` by (device, inode): no plan then retries it at once.
+    """Store a failed or skipped action in `refused` by (device, inode), with a file's size and mtime, to delay a retry.
 
     Its tries count up, whatever the reasons, until a success removes the entry. NO_GAIN and PASSING change nothing.
     """
@@ -99,7 +99,7 @@ def wait_for_window(path: str, window: Window) -> Skip | None:
 
 
 def wait_for_disk(path: str, volume: Volume | None, now_us: int, config: Config) -> Skip | None:
-    """Postpone work (PRESSURE) during a balance or scrub, and if the measured load exceeds PressureMax=; else None."""
+    """Postpone work (PRESSURE): for LATER_US during any maintenance of the volume, for SOON_US above PressureMax=."""
     if volume is None:
         return None
     if volume.maintenance:

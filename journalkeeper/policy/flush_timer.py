@@ -203,8 +203,9 @@ class FlushTimer:
     def note_unsynced(self, files: dict[int, int | None], now_us: int, volumes: Generations) -> bool:
         """Record a look that found unsynced files. Return True if a flush is over, and the timer has started anew.
 
-        `files` has the address of each file's first block, by inode; None is no evidence. A flush moves the block, and
-        so does sync(2), which also commits the volume. The generations in `volumes` show a commit since the last look.
+        `files` has the address of each file's first block, by inode; None is no evidence. A flush moves the block. So
+        does sync(2), but it also commits the volume, as `volumes` shows. A move without a commit dates an unknown timer
+        if the interval, or the time since the move before, is below KERNEL_EXPIRES_US.
         """
         before, blocks = self._looked, {number: block for number, block in files.items() if block is not None}
         self._looked = LastLook(now_us, frozenset(files), blocks, volumes.before)

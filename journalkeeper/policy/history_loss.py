@@ -99,8 +99,9 @@ def count_vacuumed(archives: Sequence[int], actives: int, active_bytes: int, lim
 
 
 def compute_loss(archives: Sequence[int], active: Sequence[tuple[int, int]], limits: Limits) -> Loss:
-    """Return what a rotation costs that makes archives of the active files. Without a limit, nothing is lost.
+    """Return what a rotation of the active files costs, and the mean history without early rotations.
 
+    It costs what journald deletes at once or later too soon, and the tables of files that end early; 0 without a limit.
     `archives` are allocated bytes, the oldest first; `active` are (allocated bytes, those of them that are unused).
     """
     full, ended = limits.full_file_bytes, [allocated - unused for allocated, unused in active]

@@ -36,10 +36,10 @@ FOR_WORK: Final = frozenset({Reason.SHARED, Reason.WINDOW_CLOSED})
 
 
 def plan(host: Host, request: Request, config: Config) -> Plan:
-    """Return the plan for `host`: an action or a skip for each file, the most rewarding actions first.
+    """Return the plan for `host`: an action or a skip for each file, first what an earlier run left, then by gain.
 
-    Actions on directories come first. A rotation turns the actions on its other files into skips (ROTATION). On battery
-    or in quiet hours (`find_rest`), all actions become skips. Skips are sorted by path.
+    Actions on directories come first. A rotation makes skips (ROTATION) of the actions on its other files, and a limit
+    of those beyond it (`_afford`). A rest (`find_rest`) makes skips of all, without `syncs`. Skips are sorted by path.
     """
     cases = Cases(host, request, config)
     judged = [_judge_file(file, cases) for file in host.files]
@@ -100,7 +100,7 @@ def _decide_on_directory(question: rotate.Question, file_actions: Sequence[Actio
 
 
 def _judge_file(file: JournalFile, cases: Cases) -> tuple[Skip | None, Action | None]:
-    """Return the decision of `_judge_case`, with the file's instance and extents. A rule's error is INTERNAL_ERROR."""
+    """Return the decision of `_judge_case`, a Skip with instance and extents. A rule's error is INTERNAL_ERROR."""
     answer = catch_errors(partial(_judge_case, Case(file, cases)))
     if isinstance(answer, InternalError):
         return Skip(file.path, Reason.INTERNAL_ERROR, answer.detail, instance=file.instance), None
@@ -162,8 +162,8 @@ def count_available_bytes(volume: Volume) -> int:
 def _afford(actions: list[Action], host: Host, request: Request, config: Config) -> tuple[list[Action], list[Skip]]:
     """Return the actions that fit the day's budget, the quota and the space above KeepFree=, and a skip for each other.
 
-    A request can ignore the budget (`ignores_budget`). Only the skip for BytesPerDay=0 does not put off. A quota counts
-    what is stored. Old extents become free only after the transaction, not for the next file (fs/btrfs/transaction.c).
+    A request can ignore the budget (`ignores_budget`). Only the skip for BytesPerDay=0 has no time and does not put
+    off. A quota counts what is stored. Old extents are not free yet for the next file (fs/btrfs/transaction.c).
     """
     budget = config.budget.bytes_per_day
     left = None if budget is None or ignores_budget(request, budget) else budget - host.written_bytes

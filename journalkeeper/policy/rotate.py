@@ -214,7 +214,7 @@ def _rotate_if_cheaper(question: Question, actions: Sequence[Action]) -> Action 
 
 
 def spread_rotations(question: Question, file: JournalFile) -> Skip | None:
-    """Postpone a rotation (TOO_YOUNG) until `file` is a day / RotationsPerDay= old, so that each gains much."""
+    """Postpone a rotation (TOO_YOUNG) until `file` is a day / RotationsPerDay= old, not for one from the future."""
     apart_us = DAY_US // max(1, question.cases.config.budget.rotations_per_day)
     age_us = question.cases.host.now_us - file.head_time_us
     if not 0 <= age_us < apart_us:
@@ -226,8 +226,8 @@ def spread_rotations(question: Question, file: JournalFile) -> Skip | None:
 def price_without_rotation(question: Question, actions: Sequence[Action], threshold: int) -> float:
     """Return the cost of leaving the active files unrotated, in bytes.
 
-    Each extent left, also an ideal file's, costs MIB / `threshold`: the configuration permits rewriting a MiB to remove
-    `threshold` extents. A byte that `actions` unshare costs TWICE more. A shutdown adds LAST_EXTENTS to system.journal.
+    Each extent left, also an ideal file's, costs MIB / `threshold`: a MiB may be rewritten to remove so many. A byte
+    that `actions` unshare costs TWICE more. A shutdown adds LAST_EXTENTS to a datacow or shared system.journal.
     """
     chosen = {action.path for action in actions}
     left = sum(file.extents.total for file in question.actives if file.path not in chosen)
@@ -242,7 +242,7 @@ def price_without_rotation(question: Question, actions: Sequence[Action], thresh
 def price_of_rotation(question: Question, threshold: int) -> float:
     """Return the cost of a rotation in bytes: immediate ones, compaction, and MIB / `threshold` for each new extent.
 
-    The later compaction of all data, even if it does not pay, counts because this rotation brings it forward.
+    The later compaction of all data to EXPECTED_RATIO counts, even if it does not pay: this brings it forward.
     """
     extents = len(question.actives) * (YOUNG_EXTENTS + FILE_EXTENTS + BOOT_EXTENTS)
     compacted = sum(file.extents.data_bytes * EXPECTED_RATIO for file in question.actives)
@@ -256,7 +256,7 @@ def _count_immediate_bytes(question: Question) -> int:
 
 
 def _make_rotation(question: Question, file: JournalFile, reason: Reason) -> Action:
-    """Return the rotation of the whole directory, with the path and the extents of `file` alone, without a detail."""
+    """Return the rotation of the directory, with path and extents of `file` alone, at most YOUNG_EXTENTS expected."""
     one = question.instance
     return Action(
         path=file.path,

@@ -29,7 +29,7 @@ def _skip(case: Case, reason: Reason, detail: str) -> Skip:
 
 
 def veto_unrequested(case: Case) -> Skip | None:
-    """Veto an active or archived file if the request or the configuration leaves out files of this kind."""
+    """Veto a file if the request or the configuration leaves out its kind: active, or archived for any other."""
     active = case.file.kind is Kind.ACTIVE
     if not (case.request.takes_active if active else case.request.takes_archived):
         return _skip(case, Reason.NOT_ASKED, f"the request does not include {case.file.kind} files")
@@ -71,7 +71,7 @@ def veto_foreign_owner(case: Case) -> Skip | None:
 
 
 def veto_settling(case: Case) -> Skip | None:
-    """Veto an archive whose ctime is within its settle time of now, past or future, unless the request hurries.
+    """Veto an archive with a ctime within SettleSec= (NOCOW: NocowSettleSec=) of now, unless the request hurries.
 
     journald renames a file first, sets its state to ARCHIVED later, and copies a NOCOW file last.
     """
@@ -128,7 +128,7 @@ def veto_repeated_rewrite(case: Case) -> Skip | None:
 
 
 def _find_least_growth(case: Case, past: Past) -> int:
-    """Return the extents to gain after `past`: MinExtents=; if active, ExtentsPerMiB= per MiB written, rounded up."""
+    """Return the extents to gain: MinExtents=, if active ExtentsPerMiB= for each MiB that `past` wrote (1 or more)."""
     defrag = case.config.defrag
     if case.is_at_rest:
         return defrag.min_extents

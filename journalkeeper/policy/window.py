@@ -131,7 +131,7 @@ class Reading(NamedTuple):
 
     `flush_due`: a journald's flush is near or under way. `intake_delay_us`: the longest that a message waited for
     journald; None if no message arrived with a send time. `others_busy_percent`: the share of the last rest in which
-    the disk was busy; None if unknown. `maintenance`: the btrfs operation on the volume ("balance", "scrub"), "" if
+    the disk was busy; None if unknown. `maintenance`: the btrfs operation on the volume, such as "scrub", or "" if
     none. `paused_us`: the total pause so far during the work on this file.
     """
 
