@@ -50,7 +50,8 @@ class ConfigAnswer(NamedTuple):
 
 
 def run(_: argparse.Namespace, context: Context) -> int:
-    """Show the value of each directive, and return 0. With JSON, show wrong lines instead of values, and return 1.
+    """Show the value of each directive, and a level of Compress= that this Linux ignores, and return 0. With JSON,
+    show wrong lines instead of values, and return 1.
 
     Raises: ConfigError with all errors, without JSON; FileError if a file cannot be read.
     """

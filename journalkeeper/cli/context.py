@@ -101,8 +101,8 @@ class Context:
     def find_service_for(self, asked: Request) -> Service | None:
         """Return a connection to the running service, which the caller closes, or None if it cannot carry out `asked`.
 
-        It cannot if it watches other directories than Directories=, or if a path is not below one of these
-        (`_is_below`), not ASCII or too long. None before a shutdown, and for root if the bus does not answer.
+        It cannot if it watches other directories than Directories=, or if a path is not below one (`_is_below`) or not
+        ASCII, or if all together are too long. None before a shutdown, and for root if the bus does not answer.
 
         Raises: as `read_config` and `find_service`.
         """
@@ -169,9 +169,7 @@ class Context:
             return Unknown("only root may read the history" if denied else str(error), needs_root=denied)
 
     def list_directories(self, *, patient: bool = False) -> tuple[str, ...] | None:
-        """Return a tuple with the absolute path of -D, or None without -D.
-
-        With `patient` the path is not examined, because the directory may be created later.
+        """Return a tuple with the absolute path of -D, which is not examined if `patient`; or None without -D.
 
         Raises: KeeperError for a -D that is no directory; OSError for a -D that is missing or cannot be examined.
         """

@@ -36,11 +36,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
-    """Carry out the plan, and show the outcome for each file. With -n only `show` the plan. Return the exit status: 1
-    if an action failed, if SIGINT, SIGTERM or SIGHUP ended the run after its chunk, or as `report_problems`.
+    """Carry out the plan, show the outcome for each file, and write failures and notices to stderr. With -n only `show`
+    the plan. Return the exit status: 1 if an action failed, if SIGINT, SIGTERM or SIGHUP ended the run after its chunk,
+    or as `report_problems`. After an error of the service, nothing is run in this process.
 
-    An error of the service does not lead to a run in this process. Raises: NeedsRootError if an unprivileged user can
-    read none of the files; as `Context.open_keeper` and its methods.
+    Raises: NeedsRootError if an unprivileged user can read none of the files; as `Context.open_keeper` and its methods.
     """
     asked = work.make_request(args)
     if args.dry_run:
@@ -66,8 +66,8 @@ def run(args: argparse.Namespace, context: Context) -> int:
 
 def _sum_up_outcomes(report: Report) -> str:
     """Return `describe_no_actions`, or "2 files done: 9 to 1 extent, 1 MiB rewritten in 2s." and `describe_rest`. It
-    begins with "1 of 3 files done, 1 skipped, 1 failed" unless all are done, and "9 to 1 extent, " is left out without
-    a rewrite.
+    begins with "1 of 3 files done, 1 skipped, 1 failed" unless all are done. "9 to 1 extent" is `describe_sums`, which
+    is left out without a rewrite.
     """
     outcomes, skipped = report.outcomes, report.skipped
     if not outcomes:

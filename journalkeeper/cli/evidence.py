@@ -81,7 +81,7 @@ def _find_unwritable(places: Places, directory: str | None) -> tuple[tuple[str, 
 def _look(engine: Engine, record: Recorded | Unknown, now_us: int) -> Look | Unknown:
     """Return a look at all files, with `made_nocow` of the record, or Unknown after a KeeperError, also NeedsRootError.
 
-    The look's `foreign` lists the directories that are not on btrfs. Without one on btrfs the look has no files.
+    `foreign` lists the directories that are not on btrfs. If none is on btrfs, it is the first, and there are no files.
     """
     made_nocow = frozenset[str]() if isinstance(record, Unknown) else record.made_nocow
     try:

@@ -121,7 +121,7 @@ def _read_past(
 
 
 def _try_plan(asked: Request, context: Context, unknown: dict[str, str]) -> Plan:
-    """Return the plan, or after a KeeperError an empty one, with the reason in `unknown["decision"]`."""
+    """Return `make_plan`, or after a KeeperError an empty plan, with the reason in `unknown["decision"]`."""
     try:
         return make_plan(asked, context)
     except KeeperError as error:
@@ -130,7 +130,7 @@ def _try_plan(asked: Request, context: Context, unknown: dict[str, str]) -> Plan
 
 
 def _explain_path(path: str, plan: Plan, window: Window | None, now_us: int, context: Context) -> Decision | None:
-    """Return the plan's first action on `path`, or else its last skip, with sentences on all of these; or None."""
+    """Return the first action on `path`, or else the last skip, with `explain_decision` of all of these; or None."""
     rows: list[Action | Skip] = [*plan.skipped, *reversed(plan.actions)]
     decisions = [Decision.of(one) for one in rows if one.path == path]
     return story.explain_decision(decisions, window, now_us, watched=context.watches(path))

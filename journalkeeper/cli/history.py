@@ -69,8 +69,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, context: Context) -> int:
-    """Show the recorded outcomes and extent counts at or below PATH or -D. Return the exit status: 1 if nothing was
-    ever recorded of a PATH that does not exist or has no journal's name. Raises: as `Context.open_record`.
+    """Show the recorded outcomes and extent counts at or below the PATHs or -D, links resolved. Return the exit status:
+    1 if nothing was ever recorded of one that is missing or has no journal's name. Raises: as `Context.open_record`.
     """
     # The history has the real paths.
     paths = tuple(map(os.path.realpath, args.paths or ([args.directory] if args.directory else [])))

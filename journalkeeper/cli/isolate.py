@@ -267,7 +267,7 @@ def _find_elsewhere(top: str, unit: str) -> str | None:
 
 
 def _bring_back(top: str, unit: str, lost: str) -> None:
-    """Mount FLAT by its unit and restart the timer, or move the subvolume `lost` to `top` and mark it as complete.
+    """If `lost` is FLAT and has a unit, mount it and restart the timer; else move it to `top`, marked as complete.
 
     journald is not flushed. Raises: KeeperError if `top` has files, or if the unit does not mount FLAT.
     """
@@ -283,7 +283,7 @@ def _bring_back(top: str, unit: str, lost: str) -> None:
 
 
 def _remove_mount_unit(top: str, unit: str) -> None:
-    """Disable and remove the unit if it is of --flat, after `top` is written back."""
+    """If the unit is of --flat, write `top` back, then disable and remove it, and let systemd reload its units."""
     if _is_own_unit(unit):
         isolate.write_back(top)  # the move is on the disk before the removal
         scratch_volume.run("systemctl", "disable", "--quiet", os.path.basename(unit))
@@ -316,10 +316,12 @@ def _show_plan(context: Context, top: str) -> None:
 
 
 def _describe_rollback(top: str) -> str:
+    """Return what a rollback of the root does to the journal: FLAT_ROLLBACK if `_is_flat`, else ROLLBACK."""
     return FLAT_ROLLBACK if _is_flat(top) else ROLLBACK
 
 
 def _describe_files(found: isolate.Tree) -> str:
+    """Return the number of files and their total size, as "2 files, 16.0M"."""
     return f"{pluralize(len(found.sizes), 'file')}, {format_size(sum(found.sizes))}"
 
 

@@ -82,8 +82,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
 
     The process replaces itself by a new run in a mount namespace of its own, where a signal raises KeyboardInterrupt.
 
-    Raises: UsageError for -D or --config; NeedsRootError; KeeperError if DIR is unsuitable or a tool fails; as
-        `compare.compare`.
+    Raises: UsageError for -D, --config; NeedsRootError; KeeperError for an unfit DIR; OSError; as `compare.compare`.
     """
     _require_fit_place(args)
     if not context.privileged:

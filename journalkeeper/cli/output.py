@@ -62,7 +62,7 @@ class Output:
     def show(self, document: object, *blocks: Block, legend: Sequence[Block] = ()) -> None:
         """Write an answer to stdout: with --json only `document`, else `blocks`, then `legend`. Raises: as `write`.
 
-        Text that is longer than the terminal goes through a pager. With --quiet no text is written.
+        Text that fills the terminal goes through a pager, unless --no-pager is given. With --quiet no text is written.
         """
         if self.json != "off":
             self.write_document(document)

@@ -99,15 +99,15 @@ def parse_time_us(text: str) -> int:
 class Help(argparse.HelpFormatter):
     """argparse's help. Paragraphs are filled to the terminal's width; those with indented lines stay as they are."""
 
-    def _fill_text(self, text: str, width: int, indent: str) -> str:
+    def _fill_text(self, text: str, width: int, _: str) -> str:
         paragraphs = text.strip("\n").split("\n\n")
         filled = (one if "\n " in one else textwrap.fill(one, width, break_on_hyphens=False) for one in paragraphs)
         return "\n\n".join(filled)
 
 
 class Parser(argparse.ArgumentParser):
-    """An argparse parser that raises UsageError instead of ending the process. No option can be abbreviated, and a
-    value such as -3d is no option.
+    """An argparse parser that raises UsageError instead of ending the process, with its help from `Help`. No option
+    can be abbreviated, and a value such as -3d is no option.
     """
 
     def __init__(self, **words: Any) -> None:

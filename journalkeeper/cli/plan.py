@@ -65,8 +65,7 @@ def run(args: argparse.Namespace, context: Context) -> int:
 def show(asked: Request, context: Context) -> int:
     """Show the plan for `asked`, and return the exit status of `report_problems`.
 
-    Files that need no work are only counted, unless the user named paths. A flush window is shown if it is open, or if
-    a file waits for it.
+    Files without work are only counted, unless paths are named. A flush window is shown if open or waited for.
 
     Raises: NeedsRootError if an unprivileged user can read none of the files; as `make_plan`.
     """
@@ -95,7 +94,9 @@ def make_plan(asked: Request, context: Context) -> Plan:
 
 
 def _sum_up_plan(plan: Plan) -> str:
-    """Return `describe_no_actions`, or "2 files to do: 1 MiB to rewrite, 90 to ~2 extents, …" and `describe_rest`."""
+    """Return `describe_no_actions`, or "2 files to do: 1 MiB to rewrite, 90 to ~2 extents" and `describe_rest`.
+    Between these, unless 0, are the time of a cold read and disk bytes saved, and bytes that sharing files retain.
+    """
     if not plan.actions:
         return work.describe_no_actions(plan.skipped)
     verdict = f"{work.count_subjects([one.action for one in plan.actions])} to do"

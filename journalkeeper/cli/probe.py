@@ -92,7 +92,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, context: Context) -> int:
     """Run the probe `args.probe`, show its result, and return the exit status: 1 if messages were lost or the figures
-    cannot be trusted.
+    cannot be trusted, for which stderr has the reasons.
 
     A signal ends the probe early. The values until then are shown with a note, and the status is 1 without --follow.
 

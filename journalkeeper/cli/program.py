@@ -45,7 +45,7 @@ def ignore_strangers() -> None:
 def run(words: Sequence[str]) -> int:
     """Run the command in `words` and return its status: USAGE or FAILED after an error on stderr, DONE after --help.
 
-    Ctrl-C is a failure, a closed pipe on stdout one without a message. Only an exception that is a bug is not caught.
+    FAILED also after Ctrl-C and, silently, a closed pipe. Bugs' exceptions pass. stdout escapes what it cannot encode.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")

@@ -49,6 +49,7 @@ class RetentionAnswer(NamedTuple):
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the flags --apply and --undo, which exclude each other."""
     group = parser.add_mutually_exclusive_group()
     group.add_argument("--apply", action="store_true", help=f"write {RETENTION}")
     group.add_argument("--undo", action="store_true", help="remove it")

@@ -104,7 +104,7 @@ def _collect_evidence(context: Context) -> Evidence:
 
 
 def _describe_ok(evidence: Evidence) -> str:
-    """Return the text after "OK: ": why the service is idle, or its files; or that nothing is on btrfs; or the runs."""
+    """Return the text after "OK: ": why the service is idle, its files, that none is on btrfs, or last and next run."""
     live, look = evidence.service, evidence.look
     if isinstance(live, Manager) and live.state == "idle" and live.state_reason:
         return f"{live.state_reason}."
@@ -135,10 +135,8 @@ def _list_facts(answer: StatusAnswer, evidence: Evidence) -> list[tuple[str, str
 
 
 def _list_service_facts(evidence: Evidence, verdict: str) -> list[tuple[str, str]]:
-    """Return rows on the service's state, its counts, journald's limits and the flush window; none if it is UNASKED.
-
-    A service that does not run or answer, or that has not looked yet, has one row. The state has a reason, unless
-    `verdict` contains it.
+    """Return rows on the service's state, its reason unless `verdict` has it, counts, journald's limits and the flush
+    window; none if it is UNASKED. A service that does not run or answer, or that has not looked yet, has one row.
     """
     live = evidence.service
     if live == UNASKED:

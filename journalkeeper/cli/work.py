@@ -163,7 +163,7 @@ def describe_no_actions(skipped: Sequence[Skip]) -> str:
 
 
 def describe_outcome(outcome: Outcome, width: int | None) -> str:
-    """Return an outcome's sentence, escaped for a terminal. Its name is cut to LEAST_PATH for any `width` but None."""
+    """Return an outcome's escaped sentence. Its name (`shorten_path` of a file) is cut to LEAST_PATH for a `width`."""
     name = shorten_path(outcome.path) if is_on_file(outcome.action) else outcome.path
     return escape(sentences.describe_outcome(outcome, name if width is None else elide(name, LEAST_PATH)))
 
