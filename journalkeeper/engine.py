@@ -116,7 +116,7 @@ class Engine:
     def plan(self, request: Request) -> Plan:
         """Return the plan of a `run` now, with the skips that --now would end. A missing history counts as empty.
 
-        Raises: as `look`; KeeperError if the history cannot be read, NeedsRootError among them.
+        A notice counts unreadable rows. Raises: as `look`; KeeperError or NeedsRootError for an unreadable history.
         """
         with closing(Record(self.state_directory, read_only=True)) as record:
             _, planned = self._see_and_plan(request, record, marked=True)
@@ -126,8 +126,8 @@ class Engine:
     def _see_and_plan(self, request: Request, record: Record, *, marked: bool) -> tuple[Host, Plan]:
         """Return the host at a look and its plan. In the service, a plan for active files is made again from new maps.
 
-        Unless `request` hurries, a plan with actions is made again with the load of the disks, and a `marked` plan
-        shows which skips --now would end.
+        Unless PressureMax= is 100%, a plan with actions is made again with the load of the disks. A `marked` plan shows
+        which skips --now would end. Neither happens if `request` hurries.
         """
         host, chosen = self._plan_once(request, record)
         paths = [one.path for one in chosen.actions if one.is_on_active_file or one.action is Verb.ROTATE]
@@ -247,7 +247,7 @@ class Engine:
             self._prune(record)
 
     def _prune(self, record: Record) -> None:
-        """Delete what exceeds KeepSec= or MaxRows= in the history, and failures of files that the last look lacks."""
+        """Delete what exceeds KeepSec= or MaxRows= in the history; forget failures of files not in the last look."""
         self.memory.records.pruned_s = time.monotonic()
         seen = self.memory.seen
         there = {(one.device, one.inode) for found in (seen.files, seen.instances) for one in found}
@@ -262,7 +262,7 @@ class Engine:
         are not followed, because any user can send them. In a closed window, known maps of active files are not read
         again, unless `request` hurries.
 
-        Raises: for all files as `Observer.look`, or NeedsRootError if none of the files found may be read.
+        Raises: as `Observer.look_at`; for all files as `look`, or NeedsRootError if none of those found may be read.
         """
         now, observer = now_us(), self.memory.observer
         observer.closed = [] if request.hurries else [one.instance for one in self.find_windows()[0] if not one.open]
@@ -300,7 +300,7 @@ class Engine:
         return compose_margin_us(self.config.window.margin_us, self.memory.slowest.get_us())
 
     def _make_host(self, seen: Seen, record: Record) -> Host:
-        """Return the host at `seen`. Its `past` is read from the history only after new runs or for other files."""
+        """Call tzset, and return the host at `seen`. Its `past` is read only after new runs or for other files."""
         now = now_us()
         time.tzset()  # QuietHours= are local; a host that travels gets another /etc/localtime
         memory, here = self.memory.records, group_inodes(seen.files, seen.volumes)

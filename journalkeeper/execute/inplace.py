@@ -80,7 +80,7 @@ def compact(held: VerifiedFile, action: Action, pace: Pace) -> tuple[int, bool]:
 
     Return the expected number of extents, and whether all data moved, also after an early end. Without compression the
     kernel keeps long extents: then a gain is enough, unless the reason is PINNED. The inode flags are restored, also
-    after an error. The mtime stays, and the ctime changes.
+    after an error. The mtime stays, and the ctime changes. `pace.written_bytes` counts data, not holes.
 
     Raises: as `free_unwritten` and `defragment`; as `read_through`, called if data is left or extents exceed WORSE.
     """

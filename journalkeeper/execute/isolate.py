@@ -98,7 +98,7 @@ class Tree(NamedTuple):
 
 
 def survey(path: str, written: list[str] | None = None) -> Tree:
-    """Return the tree at `path`, an absolute path without links.
+    """Return the tree at `path`, an absolute path without links. What vanishes meanwhile is left out.
 
     Add to `written` the files that a program can write to. journald must not write then: `opening.is_being_written`.
 
@@ -138,7 +138,7 @@ def _survey_below(dir_fd: int, top: str, way: str, written: list[str] | None) ->
 
 
 def _require_movable_kind(path: str, status: os.stat_result) -> None:
-    """Raise KeeperError for a special file, a subvolume, a file of several names, or a path deeper than DEEPEST."""
+    """Raise KeeperError for a device, FIFO or socket, a subvolume, a file of several names, or a path below DEEPEST."""
     kind = stat.S_IFMT(status.st_mode)
     for is_so, words in (
         (kind not in {stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK}, "is no file, directory or link"),
@@ -151,7 +151,7 @@ def _require_movable_kind(path: str, status: os.stat_result) -> None:
 
 
 def survey_unwritten(path: str) -> Tree:
-    """Return `survey` once no process can write there. Raises: as `survey`; KeeperError: a writer after CLOSING_S."""
+    """Return `survey` once it and `find_writers` find no writer. Raises: as both; KeeperError: one after CLOSING_S."""
     until_s = time.monotonic() + CLOSING_S
     while True:
         written: list[str] = []
@@ -204,7 +204,7 @@ def locate(path: str) -> tuple[str, str]:
 
 
 def _name_process(path: str) -> str:
-    """Return the unit or else the command, and the id of the process of `path` in /proc. Raises: OSError: it ended."""
+    """Return "NAME.service (PID)", the last of its cgroup, or "COMMAND (PID)", for /proc/PID/... Raises: OSError."""
     pid = path.split("/")[2]
     cgroup, command = (Path(f"/proc/{pid}/{name}").read_text(errors="replace") for name in ("cgroup", "comm"))
     units = re.findall(r"[^/\n]+\.service", cgroup)
@@ -253,8 +253,8 @@ def write_back(directory: str) -> None:
 def move(tree: Tree, archives: set[str], *, into_subvolume: bool) -> None:
     """Replace `tree` by a verified copy, a subvolume or a plain directory. The old tree gets the name STAGING.
 
-    After an error the old tree is in its place, and `finish` removes the copy, which stays at STAGING. `archives` is
-    what `prepare` returned. Both trees get a MARK. Call `finish` first, because STAGING must not exist.
+    Call `finish` first, because STAGING must not exist, and after an error: the copy stays there, the old tree in its
+    place. `archives` is what `prepare` returned. Both trees get a MARK, the directory above a subvolume its UUID.
 
     Raises: KeeperError if the tree changed or has a writer, a copy differs, or it takes too long; FileError (ENOSPC).
     """

@@ -27,7 +27,7 @@ class Pace:
     """The pieces of one action, of at most `most_bytes` each, and of about `piece_us` if that is given.
 
     Before each piece, `ask` receives its expected time in microseconds, 0 before the first, until it returns a reason.
-    This is then `ended`, and no other piece begins. `tell` receives the bytes of each rewritten piece.
+    This is then `ended`: no piece begins. `tell` gets each rewritten piece's bytes, `slowest_us` the longest time.
     """
 
     most_bytes: int

@@ -256,7 +256,7 @@ def _is_named(fd: int, name: str, directory: int) -> bool:
 
 
 def _require_no_change(held: VerifiedFile, *, exchanged: bool) -> None:
-    """Raise Refused if a program changed the original since `held` was made, or has it open for writing.
+    """Raise as `look_again`, replacing; Refused if owner, group, mode or ctime changed since `held` was made.
 
     An exchange changes the ctime, so a new ctime counts only if not `exchanged`.
     """

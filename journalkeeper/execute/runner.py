@@ -42,8 +42,7 @@ ENTRIES_EVERY_S: Final = 0.2
 class Runner:
     """The work of one run, which ends between two pieces when `stop` returns True.
 
-    `flushes` receives the rewritten files, and `slowest` the times of the pieces. With `hurry` no work waits for
-    flushes.
+    `flushes` and `slowest` note the work on active files and directories. With `hurry` no work waits for flushes.
     """
 
     config: Config
@@ -161,7 +160,7 @@ class Throttle:
         return Reason.WINDOW_CLOSED if not self._runner.hurry and self._look_if_window_closes(piece_us) else None
 
     def _look_if_window_closes(self, piece_us: int) -> bool:
-        """Look at the flush timer of an active file, and return whether its window closes within `piece_us`.
+        """Note an active file's rewrite, look at its timer, and return whether its window closes within `piece_us`.
 
         Return False for other files, without a timer and if nothing is unsynced, True if the flush is unknown.
         """
@@ -190,7 +189,7 @@ class Throttle:
         )
 
     def _is_flush_due(self) -> bool:
-        """Look at the flush timers if it is time for that, and return whether any flush is near or under way."""
+        """Return whether any flush is near or under way. If it is time for that, look at the flush timers first."""
         next_look_us = self._runner.flushes.get_next_look_us(self._margin_us)
         if next_look_us is not None and time.monotonic_ns() // 1000 >= next_look_us:
             self._runner.flushes.look_again()

@@ -26,9 +26,9 @@ from journalkeeper.policy.cost import becomes_compressed, is_fragmented
 class Status(NamedTuple):
     """Counts and sums of the files after a run, and the budget.
 
-    `files` counts all files. `problem_files` of them could not be judged and are in no other number. `sums` has the sum
-    of each value of a JournalFile with a metric, by key, or None if the value of one file is unknown. `skipped` has
-    each Reason with the number of files that it kept from a rewrite. Budgets are None without a limit.
+    `files` counts all files. `problem_files` of them could not be judged: only `skipped` has them, too. `sums`
+    has the sum of each value of a JournalFile with a metric, by key, or None if the value of one file is unknown.
+    `skipped` has each Reason with the number of files that it kept from a rewrite. Budgets are None without a limit.
     """
 
     files: Annotated[int, Key(metric="Journal files.")]

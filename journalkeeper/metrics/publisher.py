@@ -139,7 +139,7 @@ class Publisher:
 
 
 def _read_unhealthy_since_us(path: str) -> int:
-    """Return the time (us) since which the verdict in the metrics file is not OK, 0 if it is or nothing can be read."""
+    """Return since when (us, at most now) the metrics file's verdict is not OK, 0 if it is or nothing can be read."""
     with suppress(OSError), open(path, "rb", opener=lambda name, _: os.open(name, FLAGS)) as file:
         found = SINCE.search(file.read(1 << 16))
         return min(int(found[1] + found[2]), time.time_ns() // 1000) if found else 0
