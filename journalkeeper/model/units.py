@@ -128,7 +128,7 @@ def spell_size(size_bytes: int) -> str:
 
 
 def format_span(span_us: int, accuracy_us: int = SECOND_US) -> str:
-    """Return a time span in at most two units from y to us, the largest not 0: "1w 2d", "1d 5s", "infinity", or "0".
+    """Return a time span in its two largest units, from y to us, that are not 0: "1w 2d", "1d 5s"; "infinity"; "0".
 
     The rest and a second unit below `accuracy_us` are cut off: 1.5 s is "1s", 0.5 s is "500ms". systemd accepts them.
     """

@@ -40,7 +40,7 @@ def render_page(evidence: Evidence, verdict: Verdict, host: str) -> str:
 
 
 def _make_environment() -> Environment:
-    """Return the template environment: it escapes values and cuts them to LONGEST, with the filter `long` to LONG."""
+    """Return an environment that escapes values, cuts them to LONGEST (filter `long`: LONG); unset ones raise."""
 
     def escape_and_shorten(value: object, longest: int = LONGEST) -> Markup:
         return value if isinstance(value, Markup) else Markup.escape(shorten(escape(str(value)), longest))
@@ -59,7 +59,7 @@ def _make_environment() -> Environment:
 
 
 def _make_overview(evidence: Evidence, verdict: Verdict, host: str) -> dict[str, Any]:
-    """Return the template's values for all but the past actions: the summary, the figures and the findings."""
+    """Return the template's values but for past actions: summary, total saving, figures, verdict, unknown checks."""
     record = evidence.record
     unknown = tuple((rule, part.why) for rule, part in verdict.unknown)
     counters = None if isinstance(record, Unknown) else record.counters
@@ -97,7 +97,7 @@ def _sum_up_files(evidence: Evidence) -> str:
 
 
 def _tabulate_past(evidence: Evidence) -> dict[str, Any]:
-    """Return the template's values for the newest past actions and their reasons, or a sentence why there are none."""
+    """Return the template's values for the newest actions: time, written bytes, sentence, and reasons; or why none."""
     if isinstance(evidence.record, Unknown):
         return {"done": None, "undone": f"Unknown: {evidence.record.why}.", "reasons": ()}
     entries = sorted(evidence.record.entries, key=lambda entry: entry.when_us, reverse=True)
