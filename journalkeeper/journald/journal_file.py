@@ -153,8 +153,7 @@ def read_header(fd: int, size_bytes: int) -> Header:
 def read_state(fd: int) -> State:
     """Return the present state of the open file; UNKNOWN if it has no state byte, an unknown one, or unknown flags.
 
-    journald writes the byte through a shared mapping, and pread(2) sees the change at once. The magic number is not
-    checked. Raises: OSError as pread(2).
+    pread(2) sees a change by journald at once. The magic number is not checked. Raises: OSError as pread(2).
     """
     data = os.pread(fd, _STATE.size, 0)
     flags, state = _STATE.unpack(data) if len(data) == _STATE.size else (0, len(_STATES))

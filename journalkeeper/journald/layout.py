@@ -76,10 +76,6 @@ class Directory(NamedTuple):
     namespace: str
 
 
-Rank = tuple[bool, bool, int, str]
-"""A sort key for a journal: known owner, active, time, name. The lowest are left out of a full listing."""
-
-
 class Listing(NamedTuple):
     """The names of the journal files in one directory, and of our own temporary files there.
 
@@ -182,12 +178,12 @@ def _parse_directory(path: str, name: str) -> Directory | None:
 def list_directory(directory: str | int) -> Listing:
     """Return the names of journals and leftovers in a directory, unsorted; an empty Listing if it vanished.
 
-    Of the journals, the highest ranks are kept, up to MOST_FILES and MOST_NAME_BYTES; `left_out` counts the others.
-    Only names are read: the caller checks whether each is a regular file.
+    Journals are kept up to MOST_FILES and MOST_NAME_BYTES: those of known owners first, then active, then newest ones.
+    `left_out` counts the others. Only names are read: the caller checks whether each is a regular file.
 
     Raises: FileError if the directory cannot be listed: EACCES; OSError for a descriptor.
     """
-    journals, best, leftovers = 0, list[Rank](), list[str]()
+    journals, best, leftovers = 0, list[tuple[bool, bool, int, str]](), list[str]()
     for name in (entry.name for entry in _scan(directory)):
         kind = classify(name)
         if kind is not None:

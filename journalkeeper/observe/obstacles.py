@@ -72,8 +72,8 @@ def find_obstacles(mounts: Mounts, *paths: str) -> dict[str, Obstacle]:
 
 
 def _find_obstacle(path: str, mounts: Mounts) -> dict[str, Obstacle]:
-    """Return {} or the first obstacle: READ_ONLY by the mount point in `mounts`; by `path` MOUNT, or READ_ONLY if
-    the whole file system is; SUBVOLUME by its top; by `path` ATTRIBUTE (the mode allows) or MODE. Raises: OSError.
+    """Return {} or the first obstacle: READ_ONLY by the mount point in `mounts`; `_explain_read_only` by `path`;
+    SUBVOLUME by its top; ATTRIBUTE (the mode allows) or MODE by `path`. Raises: OSError.
     """
     real = os.path.realpath(path)
     point = next((one for one in (real, *map(str, Path(real).parents)) if one in mounts), "")
@@ -82,15 +82,20 @@ def _find_obstacle(path: str, mounts: Mounts) -> dict[str, Obstacle]:
     if os.access(path, os.W_OK, effective_ids=True):
         return {}
     if os.statvfs(path).f_flag & os.ST_RDONLY:
-        with opening.hold(os.open(path, os.O_PATH | os.O_CLOEXEC)) as fd:
-            options = volume.parse_filesystem_options(volume.find_mount_line(fd) or "")
-        # the filesystem itself after an error; else the mount was made after the start: ReadWritePaths= are writable
-        return {path: Obstacle.READ_ONLY if "ro" in options else Obstacle.MOUNT}
+        return {path: _explain_read_only(path)}
     if top := _find_read_only_subvolume(path):
         return {top: Obstacle.SUBVOLUME}
     status = os.stat(path)
     is_ours = status.st_mode & 0o200 and status.st_uid == os.geteuid()
     return {path: Obstacle.ATTRIBUTE if is_ours else Obstacle.MODE}
+
+
+def _explain_read_only(path: str) -> Obstacle:
+    """Return READ_ONLY if the whole file system is read-only, else MOUNT: only the mount of this process is."""
+    with opening.hold(os.open(path, os.O_PATH | os.O_CLOEXEC)) as fd:
+        options = volume.parse_filesystem_options(volume.find_mount_line(fd) or "")
+    # the filesystem itself after an error; else the mount was made after the start: ReadWritePaths= are writable
+    return Obstacle.READ_ONLY if "ro" in options else Obstacle.MOUNT
 
 
 def _find_read_only_subvolume(path: str) -> str:
