@@ -94,7 +94,7 @@ def watch_directories(tops: tuple[str, ...]) -> Watches:
 
     The caller closes `fd`, which is -1 without inotify. `problem` is the last failure. The call can wait for the disk.
 
-    Raises: OSError if the mount table or the inotify limit cannot be read.
+    Raises: OSError if the mount table cannot be read.
     """
     identities = identify_tops(tops)
     try:
@@ -126,7 +126,7 @@ def _find_directories(tops: tuple[str, ...]) -> Iterator[str]:
 
 
 def _add_watch(manager: pyinotify.WatchManager, directories: dict[int, str], path: str) -> str:
-    """Watch the directory at `path` unless it vanished. Return "" or why that fails. Raises: as `watch_directories`."""
+    """Watch the directory at `path` unless it vanished, and add it to `directories`. Return "" or why that fails."""
     try:
         handle = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
@@ -206,8 +206,8 @@ class DirectoryWatch:
 def _explain_kernel_error(error: Exception, limit: str) -> str:
     """Return the kernel's error in an exception of pyinotify, with the remedy if the inotify `limit` is reached."""
     text = str(error).rpartition("Errno=")[2]  # "... Errno=No space left on device (ENOSPC)"
-    if not text.endswith(("(ENOSPC)", "(EMFILE)")):
-        return text
-    with open(f"/proc/sys/fs/inotify/{limit}", encoding="ascii") as file:
-        value = int(file.read())
-    return f"{text}; fs.inotify.{limit} is {value}; raise it: sysctl fs.inotify.{limit}={2 * value}"
+    if text.endswith(("(ENOSPC)", "(EMFILE)")):
+        with suppress(OSError), open(f"/proc/sys/fs/inotify/{limit}", encoding="ascii") as file:
+            value = int(file.read())
+            text += f"; fs.inotify.{limit} is {value}; raise it: sysctl fs.inotify.{limit}={2 * value}"
+    return text

@@ -284,9 +284,9 @@ def test_an_instance_has_its_first_path_where_another_leads_to_it(tmp_path: Path
 # bursts
 
 
-def test_an_error_that_is_no_limit_has_no_advice_on_a_limit() -> None:
-    denied = Exception("/Errno=1 Errno=Permission denied (EACCES)")
-    assert watch._explain_kernel_error(denied, "max_user_watches") == "Permission denied (EACCES)"
+def test_an_error_without_a_known_limit_has_no_advice_on_a_limit() -> None:
+    for text, limit in (("Permission denied (EACCES)", "max_user_watches"), ("No space left (ENOSPC)", "none")):
+        assert watch._explain_kernel_error(Exception(f"/Errno=1 Errno={text}"), limit) == text
 
 
 def test_a_burst_is_read_whole_in_small_calls(top: Path, watching: Watching, monkeypatch: pytest.MonkeyPatch) -> None:
