@@ -48,8 +48,8 @@ EARLY_MOST: Final = 8
 
 EARLY_BYTES: Final = 4 << 20
 EARLY_SHARE: Final = 16
-"""Such calls of all connections together have at most EARLY_BYTES. A call waits only if EARLY_SHARE calls of its length
-would fit, so that long calls leave room for short ones.
+"""Such calls of all connections together have at most EARLY_BYTES, and each at most 1/EARLY_SHARE of what the waiting
+ones leave of that, so that long calls leave room for short ones.
 """
 
 AT_ONCE: Final = 8
@@ -117,14 +117,14 @@ class Callers:
     def accept(self, name: str, length: int) -> Caller | None:
         """Return the Caller with this connection name, old or new, for a call of `length` bytes. Do not ask the bus.
 
-        Until `identify` has stored its user, a call waits. Return None and store nothing above EARLY_MOST calls of the
-        caller, or EARLY_BYTES of all and EARLY_SHARE more calls of this length. Above CALLERS_MOST, forget the oldest
-        with the fewest unread bytes, perhaps the new one.
+        Until `identify` has stored its user, a call waits. Return None and store nothing if EARLY_MOST calls of the
+        caller wait, or if `length` exceeds 1/EARLY_SHARE of what all waiting calls leave of EARLY_BYTES. Above
+        CALLERS_MOST, forget the oldest with the fewest unread bytes, perhaps the new one.
         """
         caller = self._known.get(name) or Caller(name)
         if caller.uid is None:
-            early_bytes = sum(sum(one.early_bytes) for one in self._known.values())
-            if len(caller.early_bytes) >= EARLY_MOST or early_bytes + EARLY_SHARE * length > EARLY_BYTES:
+            left_bytes = EARLY_BYTES - sum(sum(one.early_bytes) for one in self._known.values())
+            if len(caller.early_bytes) >= EARLY_MOST or length > left_bytes / EARLY_SHARE:
                 return None
             caller.early_bytes.append(length)
             self._known[name] = caller

@@ -116,10 +116,10 @@ class Service(AbstractContextManager["Service"]):
     def defragment(
         self, request: Request, *, on_progress: Callable[[Progress], None], stop: Callable[[], bool]
     ) -> Report:
-        """Have the service carry out `request` as a job, wait for its end without a limit, and return its report.
+        """Have the service carry out `request` as a job, and return its report, with a notice if rows are missing.
 
-        polkit may ask the user for a password first. When `stop` returns True, the job ends at a chunk border.
-
+        Wait without a limit: polkit may ask the user for a password. Each POLL_S, read the progress for `on_progress`,
+        and ask `stop`: if that is True, the job ends at a chunk border.
         Raises: NeedsRootError if polkit refuses; UsageError, BusyError; KeeperError for a service of another version
         and all other errors; the error of a job that failed as a whole or was canceled in the queue.
         """

@@ -43,7 +43,7 @@ COALESCE_S: Final = 0.25
 
 
 async def serve_bus(service: Daemon, address: str) -> None:
-    """Serve the bus at `address` until canceled. Wait for a taken name. After an error, log a warning and try again."""
+    """Serve the bus at `address` until canceled. Wait for a taken name. Log an error, try again, and log its end."""
     wait_s = RETRY_S
     while True:
         try:

@@ -90,7 +90,7 @@ class Daemon:
         """Run the service, and each of `beside` as a task, until SIGTERM or SIGINT. SIGHUP reloads the configuration.
         With `beside` it reports READY=1 when `bus_was_tried` is set, at most BUS_S later.
 
-        At the end, wait for the worker: a running action ends between two pieces.
+        At the end, send STOPPING=1, cancel all jobs, and wait for the worker: an action ends between two pieces.
         Raises: BusyError if another service has the state directory, at the start or later; KeeperError if that
         directory cannot be made or locked; ReplacedError if the service has to be started again.
         """
@@ -147,7 +147,7 @@ class Daemon:
         return not self._stopping
 
     async def _renew_watches(self) -> None:
-        """Replace the watches. If one is missing, publish why, and they stay due. Raises: as `watch_directories`."""
+        """Replace the watches, and publish why one is missing (they stay due) or "". Raises: as `watch_directories`."""
         self._watches_are_due = False  # before the wait: a reload during it requests watches of other directories
         watches = await self._worker.run(partial(watch_directories, self._state.directories))
         self._watch.use(watches)
@@ -224,7 +224,7 @@ class Daemon:
         self._loop.call_soon_threadsafe(self._apply, message)
 
     def _apply(self, message: snapshots.Message) -> None:
-        """Apply a message of the worker, and publish the state after a change or progress.
+        """Apply a message of the worker, and publish the state, unless Checked or WorkEnded changes nothing.
 
         Set the next times, and show progress in the job or the status line. Tell followers of a file, wake the main
         loop after a call, and rescan if a check found other directories.
@@ -251,7 +251,7 @@ class Daemon:
         self._publish(self._state._replace(present=self._state.present._replace(**facts)))
 
     def _publish(self, state: snapshots.Snapshot) -> None:
-        """Judge and store `state`, and always tell followers. Log a new verdict, write a new health to the metrics.
+        """Judge and store `state`, and always tell followers. Log problems and their end. Write new health to metrics.
 
         Set STATUS= to the headline, but not while the service works or the health is unknown.
         """

@@ -78,7 +78,7 @@ class Jobs:
         self._task: asyncio.Task[None] | None = None
 
     def add(self, request: Request) -> Job:
-        """Queue a job, start the task of the jobs if none runs, and return the job. Raises: BusyError at QUEUE_MOST."""
+        """Queue and return a job, tell JobAdded, and start the task if none runs. Raises: BusyError at QUEUE_MOST."""
         if len(self.queue) >= QUEUE_MOST:
             raise BusyError(f"{QUEUE_MOST} jobs are queued already; wait for one to end, or cancel some")
         job = Job(next(self._numbers), request)

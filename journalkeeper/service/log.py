@@ -143,7 +143,7 @@ class Log:
     def log_results(self, report: Report) -> None:
         """Log notices (WARNING), and outcomes that are done or not PASSING (INFO, failures ERROR).
 
-        A path is not logged again within a day with the action done, or the reason, that it was last logged with."""
+        Within a day, repeat no notice, nor for a path the action done or the reason that it was last logged with."""
         for notice in report.notices:
             self.log(notice, WARNING, notice)
         for outcome in report.outcomes:

@@ -179,9 +179,9 @@ Message = RunEnded | Checked | WorkEnded | FileDone | Findings | Progressed
 def apply_message(state: Snapshot, message: Message) -> Snapshot:
     """Return the state after a message of the worker. Facts in STANDING survive a run.
 
-    Findings come before the actions of a run. Looked replaces also the facts, but not the failures of `keep_failures`.
-    A done action sets `last_run_us` and adds its bytes. Each outcome replaces its file's failure. RunFailed sets
-    `problem` or `busy`. NotOnBtrfs drops the findings. Progress of job 0 begins `working`, and RunEnded ends it.
+    Findings come before the actions of a run. Looked replaces also facts and counters, but not the failures of
+    `keep_failures`. A done action sets `last_run_us` and adds its bytes. Each outcome replaces its file's failure.
+    RunFailed sets `problem` or `busy`. NotOnBtrfs drops findings. Progress of job 0 begins `working`, RunEnded ends it.
     """
     before = present = state.present
     standing = {name: getattr(before, name) for name in STANDING}

@@ -189,17 +189,17 @@ class Worker:
         return replaced, places
 
     def look_at_flushes(self) -> bool:
-        """Look at the flush timers and charge CPU time. Return whether a whole look is due. Ignore unreadable files."""
+        """Look at flush timers of readable files. Charge CPU time to such looks. Return whether a whole look is due."""
         began_s = time.thread_time()
         is_due = self.engine.memory.flushes.look_for_due_plan()
         self._flush_free_at_s = charge_cpu(self._flush_free_at_s, time.thread_time() - began_s, time.monotonic())
         return is_due
 
     def look(self, renew_lock: Callable[[], None]) -> snapshot.RunEnded:
-        """Call `renew_lock` and `check`, do one complete run, charge the CPU time before its work, and return its end.
+        """Call `renew_lock` and `check`, do one complete run as `_post_run`, and return its end, which is not posted.
 
-        A KeeperError or OSError of the run is RunFailed, or NotOnBtrfs if no journal is or was on btrfs.
-
+        Charge the CPU time before its first action, except for the first look. A KeeperError or OSError of the run is
+        RunFailed, or NotOnBtrfs if no journal is or was on btrfs.
         Raises: as `renew_lock`; ReplacedError for a directory from `check`; other exceptions of the run.
         """
         renew_lock()
@@ -312,7 +312,7 @@ def name_result(report: Report, request: Request) -> str:
 
 
 def resolve(request: Request, directories: tuple[str, ...]) -> Request:
-    """Return `request` with the watched directory at the start of each path replaced by its real path.
+    """Return `request` with the watched directory at the start of each path replaced by its real path, each once.
 
     Raises: UsageError if a path is below none of `directories` as configured.
     """
