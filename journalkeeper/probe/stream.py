@@ -75,7 +75,7 @@ class Relay:
         while data := program.recv(1 << 20):
             now_ns = time.monotonic_ns()
             *lines, rest = (rest + data).split(b"\n")
-            self.lines += [(now_ns, line) for line in lines if line.strip()]
+            self.lines += [(now_ns, line) for line in lines if line]
             self.writes.append(Write(now_ns - last_ns, len(data), len(lines)))
             self.gaps.waits_ns.append(now_ns - last_ns)
             last_ns = now_ns
@@ -83,7 +83,7 @@ class Relay:
                 channel.sendall(data)
             except OSError as error:
                 raise KeeperError(f"journald ended meanwhile ({error.strerror})") from error
-        if rest.strip():
+        if rest:
             self.lines.append((last_ns, rest))
         with suppress(OSError):
             channel.shutdown(socket.SHUT_WR)  # at the end, journald stores a line that has no newline
@@ -136,8 +136,7 @@ def measure(asked: Namespace, found: Measurement, sockets: str = control.RUNTIME
 
     Lines that do not arrive within PATIENCE_S after the program's end are a loss, and a failed exit status is a note.
 
-    Raises: KeeperError if the command or journalctl cannot be run, journalctl shows no line, or no journald has the
-    socket.
+    Raises: KeeperError if the command cannot be run, journalctl shows no line or ends, or journald is missing or ends.
     """
     name, tag = escape(os.path.basename(asked.argv[0])), f"journalkeeper-probe-{token_hex(4)}"
     relay, taken, read = Relay(), Series("until journald took it"), Series("from journald to reader")
@@ -175,7 +174,7 @@ def _run(asked: Namespace, tag: str, sockets: str, relay: Relay) -> Iterator[tup
 
     Yield the program and the thread's Future. The block's end terminates the program and waits for both.
 
-    Raises: KeeperError if it cannot be run, or as `Relay.pass_on`.
+    Raises: KeeperError if it cannot be run, or as `_connect_stream` and `Relay.pass_on`.
     """
     if shutil.which(asked.argv[0]) is None:
         raise KeeperError(f"{escape(asked.argv[0])}: no such command")
@@ -199,7 +198,7 @@ def _run(asked: Namespace, tag: str, sockets: str, relay: Relay) -> Iterator[tup
 def _follow(tag: str, sockets: str, directory: str | None) -> Iterator[Iterator[list[bytes]]]:
     """Log a test line for the new identifier `tag`, and yield the `read_lines` of a `journalctl --follow` after it.
 
-    Raises: KeeperError if journalctl does not show the test line within PATIENCE_S.
+    Raises: KeeperError if journalctl does not show the test line within PATIENCE_S, or as `_connect_stream`.
     """
     with _connect_stream(tag, sockets) as channel:
         channel.send(b"ready\n")

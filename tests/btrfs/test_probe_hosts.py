@@ -258,8 +258,8 @@ def test_the_part_that_delays_the_lines_of_a_command_is_named(
 
 
 @pytest.mark.parametrize(("end", "status"), [("exit 3", 3), ("kill -SEGV $$", -11)])
-def test_a_line_without_a_newline_arrives_and_the_end_of_the_command_is_a_note(bed: Bed, end: str, status: int) -> None:
-    found = run_probe(stream.measure, bed, argv=["sh", "-c", f"printf '{{}}'; {end}"])
+def test_blank_lines_and_a_part_of_one_arrive_and_the_exit_status_is_a_note(bed: Bed, end: str, status: int) -> None:
+    found = run_probe(stream.measure, bed, argv=["sh", "-c", f"printf '  \\n\\n{{}}\\n  {{}}'; {end}"])
     assert (found.losses, found.notes) == ([], [f"sh ended with exit status {status} (below 0: a signal)."])
 
 
