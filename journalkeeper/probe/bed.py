@@ -90,7 +90,7 @@ def generate_messages(seed: int = 1) -> Iterator[dict[str, str]]:
 class PrivateJournald(ExitStack):
     """A systemd-journald that writes to `directory`/<machine-id>. It runs when the constructor returns.
 
-    `settings` are lines of journald.conf(5). It ends with a `with` block, and with this process.
+    `settings` are lines of journald.conf(5) after SETTINGS. It ends with a `with` block, and with this process.
 
     Raises: KeeperError with journald's messages if it does not start.
     """

@@ -160,9 +160,9 @@ def find_throttle(volume: ScratchVolume, iops: int | None) -> int:
 
 
 def age_until(place: Bed, wanted: int, report: Report) -> int:
-    """Flush in steps of FLUSHES_A_STEP, at least one, until the active file has `wanted` extents. Return the flushes.
+    """Flush and commit in steps of FLUSHES_A_STEP, at least one, until the active file has `wanted` extents.
 
-    Raises: KeeperError or OSError as `PrivateJournald.age`.
+    Return the flushes. Raises: KeeperError or OSError as `PrivateJournald.age`.
     """
     flushes = count = 0
     while count < wanted:

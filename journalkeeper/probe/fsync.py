@@ -29,7 +29,7 @@ BLOCK: Final = b"x" * 4096
 
 
 def find_journal_directory(asked: Namespace) -> str:
-    """Return the directory of this machine's journal below the chosen one, or the chosen one where there is none."""
+    """Return this machine's directory below `asked.directory` (None: /var/log/journal), or that itself without one."""
     directory = str(asked.directory or "/var/log/journal")
     own = f"{directory}/{read_machine_id()}"
     return own if os.path.isdir(own) else directory

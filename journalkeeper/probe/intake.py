@@ -40,10 +40,10 @@ def measure(asked: Namespace, found: Measurement) -> None:
 
 
 def add_waits(entries: Iterable[Entry], found: Measurement) -> None:
-    """Add the waits of `entries`, the oldest first, to `found`, with a note on a set clock, and lost messages.
+    """Add the waits of `entries`, the oldest first, to `found`, and the messages that journald dropped as losses.
 
-    The judged series "all" has all waits. Each unit has a series, too, the longest wait first. The entries so far also
-    count if an exception ends the iteration.
+    The judged series "all" has all waits, except those in which the clock may have been set: a note counts them. Each
+    unit has a series, too, the longest wait first. The entries so far also count if an exception ends the iteration.
     """
     every, units, clock, dropped = Series("all"), dict[str, Series](), WallClock(), 0
     found.series.append(every)

@@ -113,9 +113,7 @@ def isolate() -> None:
     """Run this command anew in its own mount namespace, and return only in the new run, with the same process id.
 
     Otherwise a namespace that another process makes meanwhile would copy our mounts and keep them mounted. unshare(1)
-    reports a failure.
-
-    Raises: OSError if unshare(1) cannot be executed.
+    reports a failure. Raises: OSError if unshare(1) cannot be executed.
     """
     if os.environ.pop(ISOLATED, None) == str(os.getpid()):
         return
@@ -160,7 +158,7 @@ class ScratchVolume(ExitStack):
     def remount(self) -> None:
         """Unmount, `await_release`, and mount again: neither the volume nor its images are then in the page cache.
 
-        Raises: KeeperError as these, after which the volume can be unmounted.
+        Raises: KeeperError as these. The volume may then be left unmounted.
         """
         self.unmount()
         self.await_release()

@@ -87,7 +87,8 @@ def trace() -> Iterator[Path]:
 def measure(asked: Namespace, found: Measurement, pid: int | None = None) -> None:
     """Watch the calls of process `pid` or of all for --seconds. Only those of journald's main thread are judged.
 
-    A call that still runs at the end counts with its time so far. Lost events are a fault. Raises: as `trace`.
+    A call that still runs at the end counts with its time so far. Lost events are a fault. `found` also gets the
+    length of the trace, and a cause that loggers wait for these calls. Raises: as `trace`.
     """
     tally = Tally()
     with trace() as place, open(place / "trace_pipe", "rb", buffering=0) as pipe:

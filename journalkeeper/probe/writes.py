@@ -38,8 +38,10 @@ SAVING: Final = "`journalkeeper lab compare DIR` measures what SyncIntervalSec=,
 def measure(asked: Namespace, found: Measurement, pid: int | None = None) -> None:
     """Count for --seconds what the journald `pid` (None: the host's) logs, dirties and flushes, and its disks write.
 
-    `found.writes` and `found.causes` have the counts, also after an interrupt. Raises: KeeperError if no journald
-    runs, if it or journalctl fails, or as `who.measure`; OSError if the directory is not on btrfs or cannot be opened.
+    `found` has them in `writes` and `causes`, and what `who.measure` adds, also after an interrupt.
+
+    Raises: KeeperError if no journald runs, if it or journalctl fails, or as `who.measure`; OSError if the directory is
+    not on btrfs or cannot be opened.
     """
     pid = pid or int(run("systemctl", "show", "--property=MainPID", "--value", "systemd-journald.service"))
     directory = find_journal_directory(asked)
