@@ -115,8 +115,8 @@ async def get_all(service: Daemon, path: str, _caller: Caller, interface: str) -
 async def list_files(service: Daemon, _path: str, caller: Caller, offset: int) -> list[Values]:
     """List journal files as they were at the last look, sorted by path, at most 500 in one answer.
 
-    Leave out the first offset files. Call again with the number of files so far until an answer is empty. Error
-    Busy: the first look is not over.
+    Leave out the first offset files, and of each file what the caller may not read. Call again with the number of
+    files so far until an answer is empty. Error Busy: the first look is not over.
     """
     found = service.snapshot().findings
     if found is None:

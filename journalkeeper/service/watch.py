@@ -166,7 +166,7 @@ class DirectoryWatch:
             self.watches = Watches()
 
     async def wait(self) -> Change:
-        """Sleep until an event comes, and COALESCE_S longer, and return the sum of the changes, perhaps NOTHING."""
+        """Sleep until an event comes, and COALESCE_S longer, and return the changes of one read, perhaps NOTHING."""
         await self._woken.wait()
         await asyncio.sleep(COALESCE_S)
         self._woken.clear()

@@ -163,7 +163,7 @@ class Worker:
             self.engine.memory.flushes.note_append(directory, heard_us)
 
     def check(self) -> tuple[set[str], Places]:
-        """Post whether the configuration on disk is the one that runs, and what cannot be written or has no room.
+        """Post whether the configuration on disk is the one that runs, what cannot be written or has no room, and tops.
 
         Confirm the metrics. Return the directories that only a new start of the service can make writable, and all
         journal directories. The former came after the start, so they are mounted read-only. Raises: as identify_tops.
@@ -247,7 +247,7 @@ class Worker:
         )
 
     def _make_looked(self, report: Report) -> snapshot.Looked:
-        """Look at the flush timers, and return the result of a run. Raises: KeeperError if `report` has no host."""
+        """Look at flush timers, and return a run's result and the next delay. Raises: KeeperError without a host."""
         host, plan, outcomes = report.host, report.plan, report.outcomes
         if host is None:
             raise KeeperError("the run did not look at the host")
