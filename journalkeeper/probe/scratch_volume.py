@@ -66,13 +66,15 @@ read -r _ || :
 def run(*argv: str | os.PathLike[str], timeout_s: float = 300) -> str:
     """Run a command, and return its standard output.
 
-    Raises: KeeperError with the command's error message if it fails; subprocess.TimeoutExpired; OSError.
+    Raises: KeeperError with the command's error message if it fails, or if it did not end in time; OSError.
     """
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=timeout_s, check=False)
-    if done.returncode != 0:
-        command = " ".join(os.fspath(word) for word in argv)
-        raise KeeperError(f"{command}: exit {done.returncode}: {done.stderr.strip()}")
-    return done.stdout
+    command = " ".join(os.fspath(word) for word in argv)
+    try:
+        return subprocess.run(argv, capture_output=True, text=True, timeout=timeout_s, check=True).stdout
+    except subprocess.CalledProcessError as error:
+        raise KeeperError(f"{command}: exit {error.returncode}: {error.stderr.strip()}") from error
+    except subprocess.TimeoutExpired as error:
+        raise KeeperError(f"{command}: it did not end within {timeout_s:g} s") from error
 
 
 @contextmanager

@@ -206,6 +206,8 @@ def test_a_throttle_is_a_limit_and_ends_with_the_volume() -> None:
 def test_a_command_that_fails_is_quoted_with_its_own_words() -> None:
     with pytest.raises(KeeperError, match=r"ls /nowhere/at/all: exit 2: .*No such file"):
         run("ls", "/nowhere/at/all")
+    with pytest.raises(KeeperError, match=r"sleep 9: it did not end within 0\.1 s"):
+        run("sleep", "9", timeout_s=0.1)
 
 
 def test_the_hosts_journal_contains_no_entry_of_a_private_journald() -> None:
