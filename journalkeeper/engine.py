@@ -226,10 +226,10 @@ class Engine:
             self.memory.records.observed_s = time.monotonic()
 
     def _update_history(self, record: Record, chosen: Plan, outcomes: list[Outcome], request: Request) -> None:
-        """Remember the counters, store the waits. After actions, but not before a shutdown, look first, store counts.
+        """Read the counters, store the waits. After actions, but not before a shutdown, look first, store counts.
 
-        A run on named files only ends waits, those of finished files. A command prunes after each run, the service once
-        a day, because a commit costs 14 I/Os. Raises: as the look; KeeperError.
+        A run on named files only ends waits, those of finished files; in a command it stores no counts. A command
+        prunes after each run, the service once a day: a commit costs 14 I/Os. Raises: as the look; KeeperError.
         """
         self.memory.records.counters = record.read_counters()
         if outcomes and not request.before_shutdown:
@@ -300,7 +300,7 @@ class Engine:
         return compose_margin_us(self.config.window.margin_us, self.memory.slowest.get_us())
 
     def _make_host(self, seen: Seen, record: Record) -> Host:
-        """Call tzset, and return the host at `seen`. Its `past` is read only after new runs or for other files."""
+        """Call tzset. Return the Host: `seen`, history, memory, battery. Reread `past` after runs, for other files."""
         now = now_us()
         time.tzset()  # QuietHours= are local; a host that travels gets another /etc/localtime
         memory, here = self.memory.records, group_inodes(seen.files, seen.volumes)

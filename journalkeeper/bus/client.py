@@ -181,7 +181,7 @@ class Service(AbstractContextManager["Service"]):
         return dict(_drop_signatures(values))
 
     def _call(self, member: str, signature: str = "", *values: Any, patience_s: float | None = None) -> tuple[Any, ...]:
-        """Call a method of the manager, by default without a limit: polkit may ask the user. Raises: as `_ask`."""
+        """Call a method of the manager and let polkit ask the user, by default without a limit. Raises: as `_ask`."""
         call = make_call(self._owner, names.MANAGER_PATH, names.MANAGER, member, signature, *values)
         call.header.flags |= MessageFlag.allow_interactive_authorization
         return self._ask(member, self._bus.call(call), patience_s)

@@ -271,7 +271,7 @@ CARRIED: Final[dict[str, Callable[[Any], object]]] = {
 
 
 def to_values(*records: object) -> Values:
-    """Return the D-Bus properties of all `records` together: (signature, value) by name.
+    """Return the D-Bus properties (`list_bus_rows`) of all `records` together: (signature, value) by name.
 
     Texts become ASCII. D-Bus has no None: an unknown value becomes the `none` of its Key, or else "", [], False or 0.
     """

@@ -142,7 +142,7 @@ class Context:
     def open_record(self) -> Iterator[Record]:
         """Open the history for reading; a missing one is empty. After the block, unreadable rows are noted on stderr.
 
-        Raises: NeedsRootError without the right to read the history; KeeperError if it is damaged, BusyError if locked.
+        Raises: NeedsRootError without the right to read it; FileError; KeeperError: damaged, foreign, newer or locked.
         """
         with Record(self.state_directory, read_only=True) as record:
             yield record

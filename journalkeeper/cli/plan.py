@@ -63,16 +63,15 @@ def run(args: argparse.Namespace, context: Context) -> int:
 
 
 def show(asked: Request, context: Context) -> int:
-    """Show the plan for `asked`, and return the exit status of `report_problems`.
+    """Show the actions and skips of the plan for `asked`, and return the exit status of `report_problems`.
 
-    Files without work are only counted, unless paths are named. A flush window is shown if open or waited for.
+    Unless paths are named, files that need no action are only counted. A flush window is shown if open or awaited.
 
     Raises: NeedsRootError if an unprivileged user can read none of the files; as `make_plan`.
     """
     plan = make_plan(asked, context)
     status = work.report_problems(plan.skipped, len(plan.skipped) + len(plan.actions), asked.paths, context)
     waiting = {skip.instance for skip in plan.skipped if skip.reason is Reason.WINDOW_CLOSED}
-    named = len(plan.window) > 1
     relevant = [one for one in plan.window.values() if one.open or one.instance in waiting]
     work.show_decisions(
         context.output,
@@ -80,7 +79,7 @@ def show(asked: Request, context: Context) -> int:
         Table(_ACTIONS, plan.actions, lambda _: GREEN),
         plan.skipped,
         everything=bool(asked.paths),
-        footer=[[describe_window(one, named=named) for one in relevant], [_sum_up_plan(plan)]],
+        footer=[[describe_window(one, named=len(plan.window) > 1) for one in relevant], [_sum_up_plan(plan)]],
     )
     return status
 

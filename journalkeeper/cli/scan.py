@@ -35,7 +35,7 @@ from journalkeeper.policy.cost import is_fragmented
 
 
 def _describe_kind(file: JournalFile) -> str:
-    """Return the word of the file's Kind, or "-" if its name is not a journal name."""
+    """Return the word of the file's Kind, or "-" for a problem of a path whose name is not a journal name."""
     return "-" if file.problem and classify(os.path.basename(file.path)) is None else file.kind
 
 

@@ -100,7 +100,7 @@ class Tree(NamedTuple):
 def survey(path: str, written: list[str] | None = None) -> Tree:
     """Return the tree at `path`, an absolute path without links. What vanishes meanwhile is left out.
 
-    Add to `written` the files that a program can write to. journald must not write then: `opening.is_being_written`.
+    Add to `written` the files that a program can write to. No journald may write then: see `opening.is_being_written`.
 
     Raises: KeeperError for what cannot be moved: a mount point at or below `path` (except FLAT at `path`), a nested
     subvolume, a hard link, an immutable or special file, or one too deep (DEEPEST); NotBtrfsError; FileError.
@@ -118,7 +118,7 @@ def survey(path: str, written: list[str] | None = None) -> Tree:
 
 
 def _survey_below(dir_fd: int, top: str, way: str, written: list[str] | None) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield the path from `top`, and the status, of all below `dir_fd`, the directory `way`. Raises: as `survey`."""
+    """Yield path from `top` and status of all below `dir_fd`, the directory `way`. Raises: KeeperError; OSError."""
     for name in sorted(os.listdir(dir_fd)):
         path = f"{top}/{way}{name}"
         with suppress(FileNotFoundError):  # journald has deleted an archive

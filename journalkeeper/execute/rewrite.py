@@ -99,8 +99,8 @@ def _strip_attributes(original: int, copy: int) -> None:
 def _copy_data(held: VerifiedFile, copy: int, action: Action, pace: Pace) -> int:
     """Copy the written data until `pace` ends, and return the smallest number of extents that a whole copy can have.
 
-    The property that compresses has no level. The kernel refuses it for data without checksums, and the copy is plain.
-    Each piece is written back, but only fsync(2) protects it from a power cut.
+    Only meanwhile the copy has the property that compresses, without a level. The kernel refuses it for data without
+    checksums, and the copy is plain. Each piece is written back, but only fsync(2) protects it from a power cut.
 
     Raises: Refused if the original became shorter; OSError.
     """
@@ -131,7 +131,7 @@ def _write_all(fd: int, data: bytes, offset: int) -> None:
 
 
 def copy_attributes(original: int, copy: int, status: os.stat_result) -> None:
-    """Give the copy the original's mode, FLAGS_KEPT, xattrs (with the ACL) and the times of `status`."""
+    """Set FLAGS_KEPT and xattrs of the original, mode and times of `status`. Raises: Refused for an xattr; OSError."""
     os.fchmod(copy, status.st_mode & 0o7777)
     kept = _read_kept_flags(original)
     if kept != _read_kept_flags(copy):

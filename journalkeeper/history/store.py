@@ -81,7 +81,7 @@ class Record(Database):
 
     @property
     def replacement(self) -> list[str]:
-        """A notice if the history was damaged, foreign or of a newer version, and a new one was started; else []."""
+        """A notice if a method so far found the history damaged, foreign or newer, and began a new one; else []."""
         if self.set_aside is None:
             return []
         why = ASIDE.get(self.set_aside.rpartition(".")[2].partition("-")[0], "was damaged")

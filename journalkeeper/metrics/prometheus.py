@@ -71,7 +71,7 @@ def compute_status(host: Host, plan: Plan, outcomes: Sequence[Outcome], config: 
 def _apply_outcome(file: JournalFile, outcome: Outcome, config: Config) -> JournalFile:
     """Return `file` with only the extents and disk bytes (None if not measured) of `outcome`, a finished rewrite of it.
 
-    If `config` compresses the file, all its data counts as compressed, whatever compression the request named.
+    If the file was compressed, or `config` compresses it, all data counts as compressed, whatever the request named.
     """
     lies = file.extents._replace(total=outcome.extents_after)
     if becomes_compressed(file, config):

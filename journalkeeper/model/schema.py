@@ -123,7 +123,7 @@ def list_rows(kind: Any) -> tuple[Row, ...]:
 def to_json(value: Any) -> Any:
     """Return a record, or a container of records, as objects for `json.dumps`. Floats are rounded to nine decimals.
 
-    A None with an `optional` Key is left out. The keys of an inline record are merged with those around it.
+    A record has the keys of `list_rows`, but no None with an `optional` Key. Those of an inline record are merged in.
     """
     if value is None or isinstance(value, str | int):
         return value

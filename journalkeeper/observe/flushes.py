@@ -162,7 +162,7 @@ class Flushes:
             timer.note_sync(before_us, self._clock())
 
     def _wait_for_writeback(self, directory: str) -> None:
-        """Wait for the write-back of the active files, then sleep as long as it took, COMMIT_S to COMMIT_MOST_S."""
+        """Wait for a running write-back of active files, then sleep for as long, COMMIT_S to COMMIT_MOST_S."""
         began_us = self._clock()
         for file in self._actives[directory]:
             with suppress(OSError), opening.open_path(file.path) as fd:  # as in _update_timer

@@ -53,9 +53,9 @@ class IntakeMeter:
         self._clock = WallClock()
 
     def add_new_delays(self, paths: Collection[str]) -> int | None:
-        """Add the intake delays (us) in `paths` since the last call to those of `p99_us`; return the longest, or None.
+        """Add the new intake delays (us) in `paths` to the KEPT ones of `p99_us`; return the longest new one, or None.
 
-        Of each path and of all together, only the newest `entries` count. Not counted: entries without a sender's time
+        Of each path and of each call, only the newest `entries` count. Not counted: entries without a sender's time
         or of a path that is new to this call; a delay that is negative or distorted by a set clock; unreadable files.
         """
         before = self._seen

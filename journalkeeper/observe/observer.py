@@ -77,9 +77,9 @@ class _Gathered:
 class Observer:
     """A look at files, with a memory of the rows of files that did not change, and of the maps of active files.
 
-    `opened` is the number of files opened so far. `shared_us` is the time when a look last opened all shared files.
+    `opened` is the number of files opened so far. `shared_us` is the time when `look` last opened all shared files.
     `closed` are the instances whose flush window is closed: a look reads the map of their active file only if none is
-    in the memory.
+    in the memory. In an open window it also reads the map of a file whose size, many rows or sharing changed.
     """
 
     def __init__(self, *, with_disk_bytes: bool = False) -> None:

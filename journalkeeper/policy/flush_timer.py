@@ -313,10 +313,10 @@ class FlushTimer:
         return bool(closes_us and now_us >= closes_us)
 
     def get_next_look_us(self, margin_us: int) -> int | None:
-        """Return when (CLOCK_MONOTONIC) to look at the files again, or None to look only after the next append.
+        """Return when (CLOCK_MONOTONIC, also past) to look at the files again; None: only after the next append.
 
-        It can be in the past. A known timer is looked at when it starts, `margin_us` before it is due, and often from
-        the due time on; an unknown one often, or rarely with NOCOW files alone. Too short an interval needs few looks.
+        Without a timer: RARELY_US after an append; too short an interval: after a look. A known timer is looked at when
+        it starts, `margin_us` before it is due, and often from the due time on; an unknown one often, all NOCOW rarely.
         """
         looked_us = self._looked.at_us
         if not self.has_timer or self.phase is Phase.FLUSHED:

@@ -29,7 +29,7 @@ UNWANTED: Final = frozenset({Reason.REDUNDANT, Reason.SNAPSHOTS})
 
 
 def find_snapshots(instance: Instance, volume: Volume, host: Host) -> str:
-    """Return a clause on the number of snapshots, if unknown on a tool or shared data (not of user files), or ""."""
+    """Return a clause on the number of snapshots, if unknown on a configured tool or shared data (no user's), or ""."""
     if volume.snapshots is not None:
         return f"its subvolume has {pluralize(volume.snapshots, 'snapshot')}" if volume.snapshots else ""
     if volume.snapshot_tool:

@@ -63,7 +63,7 @@ read -r _ || :
 
 
 def generate_messages(seed: int = 1) -> Iterator[dict[str, str]]:
-    """Yield the fields of entries like those of a web service, endlessly; the same seed gives the same entries.
+    """Yield MESSAGE and LAB_ fields of entries as of a web service, endlessly; the same seed gives the same entries.
 
     LAB_REQUEST, LAB_PATH and LAB_TRACE are new in almost every entry. Values of LAB_USER, LAB_PEER and LAB_SESSION
     return, and then journald changes old pages in all parts of the file: these changes fragment a journal, not its

@@ -201,7 +201,7 @@ def _log_and_commit(place: Bed, flushes: int, strategy: Strategy) -> None:
 
 
 def _measure_strategy(place: Bed, strategy: Strategy, iops: int) -> Measured:
-    """Measure the files that one strategy left and two cold reads, then, after the last `at_night`, the boot flush."""
+    """Measure all files and two cold reads, then, after the last `at_night`, active extents, writes and boot flush."""
     # in this order, because each step changes the files that the steps before it measure
     volume, journald = place.volume, place.journald
     journald.stop()

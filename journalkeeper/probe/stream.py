@@ -25,7 +25,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from secrets import token_hex
-from subprocess import DEVNULL, Popen
+from subprocess import DEVNULL, STDOUT, Popen
 from typing import Final, NamedTuple
 
 from journalkeeper.journald import control
@@ -104,8 +104,8 @@ def name_cause(name: str, relay: Relay, taken: Series, read: Series, status: int
     """Return a sentence that names what delays lines: journald, or else the reader, or else the program or its buffer.
 
     journald and the reader do if a line waited there for longer than the program's longest pause, in journald also than
-    NOTIFY_NS; the buffer if most bytes came in writes of several lines that fill blocks of BLOCK. Without any write,
-    `status` decides, the exit status of timeout(1) (None while it runs): a buffer holds all, or the program ended.
+    NOTIFY_NS; the buffer if most bytes came in writes of several lines that fill blocks of BLOCK, and perhaps if one
+    write has all lines, or if none came and `status`, of timeout(1), is None or at least TIMED_OUT; else it ended.
     """
     if not relay.writes:
         buffer = f"{name} wrote nothing: its buffer holds its lines, or it had none. {REMEDY}"
@@ -182,8 +182,7 @@ def _run(asked: Namespace, tag: str, sockets: str, relay: Relay) -> Iterator[tup
     words = ["timeout", f"--kill-after={PATIENCE_S}", f"{asked.seconds}", *asked.argv]
     with ours, _connect_stream(tag, sockets) as channel, ThreadPoolExecutor(1) as pool:
         with theirs:
-            out = theirs.fileno()
-            program = Popen(words, stdin=DEVNULL, stdout=out, stderr=out)
+            program = Popen(words, stdin=DEVNULL, stdout=theirs.fileno(), stderr=STDOUT)
         passing = pool.submit(relay.pass_on, ours, channel)
         try:
             yield program, passing

@@ -169,9 +169,10 @@ def _make_retention(
 ) -> Retention | Unknown:
     """Return the present and the proposed retention for the compression `ratio` and the `rate` in bytes per day.
 
-    `files` must contain an archive, and `rate` must not be 0. The proposal starts from `before`, the limit and
-    file size of Storage.retention, or else from the present ones. A reserve is for the active file and one archive that
-    are not compacted yet. Return Unknown if journald's limits are not known or SystemMaxUse= is off.
+    `files` must contain an archive, and `rate` must not be 0. The proposal, also of SystemMaxFiles=, starts from
+    `before`, the limit and file size of Storage.retention, or else from the present ones. It has a reserve for the
+    active file and one archive that are not compacted yet. Both name the limit that binds, "" for a proposed
+    SystemMaxUse=. Return Unknown if journald's limits are not known or SystemMaxUse= is off.
     """
     use, keep_free = instance.system_max_use_bytes, instance.system_keep_free_bytes
     largest, available = instance.system_max_file_size_bytes, instance.available_bytes

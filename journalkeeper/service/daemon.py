@@ -278,7 +278,7 @@ class Daemon:
             self._loop.call_soon(follow, notification)  # an exception of it goes to the loop's handler
 
     async def refresh(self) -> None:
-        """Check what no event reports, unless one runs or began within CHECK_S. Wait for it CHECK_WAIT_S at most."""
+        """Check what no event reports, unless a check runs or began within CHECK_S. Wait for it up to CHECK_WAIT_S."""
         now_s = time.monotonic()
         if self._checking is None or (self._checking.done() and now_s - self._checked_s >= CHECK_S):
             self._checking, self._checked_s = self._loop.create_task(self._check_and_ask_journalds()), now_s
