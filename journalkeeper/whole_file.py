@@ -119,7 +119,12 @@ def _walk(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
         with ExitStack() as stack:
             fd = None
             for part in (*reversed(path.parents), path):
-                fd = stack.enter_context(opening.hold(os.open(part.name or "/", PART, dir_fd=fd)))
+                try:
+                    # without O_DIRECTORY, autofs does not mount what is there
+                    fd = os.open(part.name or "/", PART | os.O_DIRECTORY, dir_fd=fd)
+                except NotADirectoryError:
+                    fd = os.open(part.name, PART, dir_fd=fd)
+                stack.enter_context(opening.hold(fd))
                 status = os.fstat(fd)
                 yield part, status
                 if stat.S_ISLNK(status.st_mode):

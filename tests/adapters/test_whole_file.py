@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -79,21 +80,11 @@ def test_on_a_full_disk_the_old_file_stays_and_the_new_one_goes(tmp_path: Path) 
 
 @pytest.mark.parametrize("sync", [True, False])
 def test_the_content_is_durable_before_the_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, sync: bool) -> None:
-    calls: list[str] = []
-
-    def record(name: str) -> None:
-        real = getattr(os, name)
-
-        def call(*args: Any, **words: Any) -> Any:
-            calls.append(name)
-            return real(*args, **words)
-
-        monkeypatch.setattr(os, name, call)
-
-    record("fsync")
-    record("rename")
+    calls = Mock(fsync=Mock(side_effect=os.fsync), rename=Mock(side_effect=os.rename))
+    monkeypatch.setattr(os, "fsync", calls.fsync)
+    monkeypatch.setattr(os, "rename", calls.rename)
     write_whole("write the drop-in", f"{tmp_path}/a", "text", mode=0o644, sync=sync)
-    assert calls == (["fsync", "rename"] if sync else ["rename"])
+    assert [name for name, *_ in calls.mock_calls] == (["fsync", "rename"] if sync else ["rename"])
 
 
 @pytest.mark.root
@@ -141,6 +132,15 @@ def test_a_users_link_is_not_followed_that_changes_places_with_what_is_roots_bet
             for call in ("open", "stat", "readlink"):
                 patch.setattr(os, call, exchange_first(getattr(os, call)))
             assert whole_file._resolve(tmp_path / "link") != tmp_path / "victim"
+
+
+def test_directories_are_opened_as_such_because_autofs_mounts_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = Mock(side_effect=os.open)
+    monkeypatch.setattr(os, "open", opened)
+    assert whole_file._resolve(tmp_path) == tmp_path
+    assert all(flags & os.O_DIRECTORY for (_, flags), _ in opened.call_args_list)
 
 
 @pytest.mark.root
