@@ -262,7 +262,7 @@ class Engine:
         are not followed, because any user can send them. In a closed window, known maps of active files are not read
         again, unless `request` hurries.
 
-        Raises: as `Observer.look_at`; for all files as `look`, or NeedsRootError if none of those found may be read.
+        Raises: as `Observer.look_at`, for all files as `Observer.look`; NeedsRootError if none of all may be read.
         """
         now, observer = now_us(), self.memory.observer
         observer.closed = [] if request.hurries else [one.instance for one in self.find_windows()[0] if not one.open]

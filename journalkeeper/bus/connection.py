@@ -92,7 +92,7 @@ class Connection:
     @classmethod
     async def open(cls, address: str, read_most: int = CALL_MOST, kernel_bytes: int = KERNEL_BYTES) -> Self:
         """Connect to the bus at `address`, without a limit of time. Messages longer than `read_most` bytes are dropped.
-        The kernel queues twice `kernel_bytes`.
+        The kernel queues up to twice `kernel_bytes`.
 
         Raises: ValueError or RuntimeError for an address without a socket; OSError if there is no bus, or if the bus
         refuses the user or ends the connection; CallError if the bus answers Hello with an error.

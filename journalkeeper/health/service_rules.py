@@ -83,10 +83,10 @@ def bad_configuration(evidence: Evidence) -> Answers:
 def keeper_down(evidence: Evidence) -> Answers:
     """Neither the service nor the timer that replaces it runs, so nothing keeps the journal in order.
 
-    The timer is journalkeeper-defrag.timer. Unless the service is enabled or has failed, a run by hand in the last two
-    days is enough. A service that runs but is not on the bus, or that starts for a minute, is a problem; one that hangs
-    is left to keeper-hung. Journals that are all on other filesystems are no problem. Unknown in that minute, before
-    systemd starts a service that has not failed, and if the units cannot be read and there was no such run.
+    The timer is journalkeeper-defrag.timer. A run by it or by hand in the last two days is enough, unless the service
+    has failed, or it or its own timer is enabled. A service that runs but is not on the bus, or starts for a minute, is
+    a problem; one that hangs is left to keeper-hung. Without a journal on btrfs, nothing is. Unknown in that minute,
+    before systemd starts a service that has not failed, and if units cannot be read and there was no such run.
     """
     look, units = evidence.look, evidence.units
     elsewhere = not isinstance(look, Unknown) and bool(look.foreign) and not look.host.instances
