@@ -16,7 +16,7 @@ import os
 import re
 import socket
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Any, Final, Literal, Self
 
 from jeepney import DBusAddress, Header, HeaderFields, Message, MessageType, Stats, message_bus, new_method_call
@@ -100,7 +100,8 @@ class Connection:
         reader, writer = await asyncio.open_unix_connection(next(get_connectable_addresses(address)))
         writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, kernel_bytes)
         writer.transport.set_write_buffer_limits(0)
-        try:
+        with ExitStack() as undo:
+            undo.callback(writer.transport.abort)
             writer.write(b"\0AUTH EXTERNAL " + str(os.getuid()).encode().hex().encode() + b"\r\n")
             said = await reader.readline()
             if not said.startswith(b"OK "):
@@ -108,9 +109,7 @@ class Connection:
             writer.write(b"BEGIN\r\n")
             made = cls(reader, writer, read_most)
             (made.name,) = await made.call(message_bus.Hello())
-        except BaseException:
-            writer.transport.abort()
-            raise
+            undo.pop_all()
         return made
 
     def close(self, error: OSError | None = None) -> None:

@@ -42,7 +42,7 @@ import argparse
 import os
 import shutil
 import subprocess
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -352,12 +352,11 @@ def _move(tree: isolate.Tree) -> None:
     top = tree.path
     was_open = any(isolate.find_writers(top))
     archives = isolate.prepare(tree)
-    try:
+    with ExitStack() as undo:
+        undo.callback(isolate.finish, top)
         with _hold_in_run(top, "true"):
             isolate.move(isolate.survey_unwritten(top), archives, into_subvolume=not tree.is_subvolume)
-    except BaseException:
-        isolate.finish(top)
-        raise
+        undo.pop_all()
     if was_open and not any(isolate.find_writers(top)):
         old = isolate.name_staging(top)
         raise KeeperError(f"{top}: no journald writes to it since the move; the old tree is {old} until the next call")

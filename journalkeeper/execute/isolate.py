@@ -16,7 +16,7 @@ import shutil
 import stat
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -272,12 +272,11 @@ def move(tree: Tree, archives: set[str], *, into_subvolume: bool) -> None:
             _require_same(tree, survey(tree.path))
             limits.require()
             kernel.exchange(new, staging, tree.path)  # both are absolute
-            try:
+            with ExitStack() as undo:
+                undo.callback(kernel.exchange, new, staging, tree.path)
                 _require_same(tree, survey_unwritten(staging))
                 limits.require_all_kept()
-            except BaseException:
-                kernel.exchange(new, staging, tree.path)
-                raise
+                undo.pop_all()
     except Refused as error:
         raise KeeperError(f"{tree.path}: {error.detail}; nothing was moved") from error
     except OSError as error:
