@@ -178,9 +178,8 @@ def test_a_wish_to_stop_cancels_the_job_once(fake: FakeService) -> None:
     ("name", "status", "says"),
     [
         (names.ACCESS_DENIED, 1, "defrag needs root, try sudo: it is so"),
-        (f"{names.BUS_NAME}.Error.Busy", 1, "it is so"),
+        *((one, 1, "it is so") for one in (f"{names.BUS_NAME}.Error.Busy", names.FAILED, f"{names.BUS}.Error.Failed")),
         (f"{names.BUS_NAME}.Error.InvalidArgument", 2, "it is so"),
-        (names.FAILED, 1, "it is so"),
     ],
 )
 def test_a_refusal_of_the_service_is_one_line_and_an_exit_status(
